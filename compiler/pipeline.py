@@ -48,8 +48,7 @@ from tunefarm.compiler.runtime.machine.thread_pool import with_pool
 from tunefarm.compiler.runtime.planning.memory_plan import plan_memory
 from tunefarm.compiler.runtime.planning.pack_constants import pack_constants
 from tunefarm.compiler.runtime.planning.run_steps import run_steps
-from tunefarm.compiler.runtime.spec.dense_copies import dense_places
-from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
+from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec, dense_places
 from tunefarm.compiler.runtime.spec.guards import SizeGuard
 from tunefarm.compiler.runtime.spec.verify_spec import verify_spec
 from tunefarm.compiler.schedule.choice import ChooseSchedule, ScheduleChoice

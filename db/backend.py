@@ -11,8 +11,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, StatementError
 
 from tunefarm.configs.errors import DatabaseError
-from tunefarm.db.held_file import HeldFile
-from tunefarm.db.sqlite_file import SqliteFile
+from tunefarm.db.sqlite_file import HeldFile, SqliteFile
 
 _HINT = "give a file name or a URL: postgresql://USER:PASSWORD@HOST/NAME"
 

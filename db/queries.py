@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, aliased
 
 from tunefarm.db import schema, statements
 from tunefarm.db.checksum import damaged_row
-from tunefarm.db.leases import is_lost
+from tunefarm.db.processes import is_lost
 from tunefarm.db.raw_rows import intact_rows
 from tunefarm.db.records import (
     LOST_TO_NOISE,

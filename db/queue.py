@@ -17,8 +17,7 @@ from sqlalchemy.orm import Session
 
 from tunefarm.configs.errors import DatabaseError
 from tunefarm.db import schema
-from tunefarm.db.leases import clock
-from tunefarm.db.processes import ProcessId, is_alive, machine_name, this_process
+from tunefarm.db.processes import ProcessId, clock, is_alive, machine_name, this_process
 from tunefarm.db.records import ENTRY_STATES, EntryState
 from tunefarm.db.rows import record_of
 from tunefarm.db.store import Store

@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session
 from tunefarm.configs.errors import DatabaseError
 from tunefarm.db import schema
 from tunefarm.db.checksum import COLUMN, LEFT_OUT, checksum_of_json, damaged_row, row_checksum
-from tunefarm.db.packing import unpack
+from tunefarm.db.schema import unpack
 
 _AT_ONCE = 1000
 

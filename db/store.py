@@ -22,11 +22,11 @@ from tunefarm.configs.clock import steady_time
 from tunefarm.configs.errors import DatabaseError, DatabaseMovedError, DatabaseUnavailableError
 from tunefarm.db import schema, sqlite_file
 from tunefarm.db.backend import Backend, backend_of
-from tunefarm.db.held_file import HeldFile
-from tunefarm.db.leases import hold_lease, let_go
 from tunefarm.db.prepare import MIGRATIONS, prepare
+from tunefarm.db.processes import hold_lease, let_go
 from tunefarm.db.records import JOB_STATES, JobRecord, JobState, JobTask, Record
 from tunefarm.db.rows import RowIds, add_rows, job_row, set_tasks
+from tunefarm.db.sqlite_file import HeldFile
 
 Patience: TypeAlias = Callable[[DatabaseUnavailableError], bool]
 """Waits for a while; whether to try again."""

@@ -17,8 +17,16 @@ from sqlalchemy.orm import Session
 from tunefarm.configs.clock import steady_time
 from tunefarm.configs.errors import DatabaseError, LeaseTakenError
 from tunefarm.db import schema
-from tunefarm.db.leases import clock, hold_lease, is_held, is_lost, let_go, process_of
-from tunefarm.db.processes import machine_name, this_process
+from tunefarm.db.processes import (
+    clock,
+    hold_lease,
+    is_held,
+    is_lost,
+    let_go,
+    machine_name,
+    process_of,
+    this_process,
+)
 from tunefarm.db.records import TaskKey
 from tunefarm.db.rows import RowIds, insert_new, job_row
 from tunefarm.db.store import Store

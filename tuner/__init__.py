@@ -68,7 +68,7 @@ def tune(
     from tunefarm.tuner.calibration.options import PrecisionOptions
     from tunefarm.tuner.job_request import JobRequest
     from tunefarm.tuner.reports.notebook import library_progress
-    from tunefarm.tuner.tune_sizes import tune_sizes
+    from tunefarm.tuner.tune_precisions import tune_sizes
 
     settings = load_settings(
         config,
@@ -179,7 +179,7 @@ def build(
     """
     from tunefarm.compiler.types.numerics import one_precision
     from tunefarm.configs.settings import load_settings
-    from tunefarm.tuner.building.in_memory import build_in_memory
+    from tunefarm.tuner.building.flow import build_in_memory
     from tunefarm.tuner.building.request import BuildRequest
     from tunefarm.tuner.calibration.options import PrecisionOptions
 

@@ -17,7 +17,7 @@ from tunefarm.compiler.types.extents import Shapes, with_fixed
 from tunefarm.compiler.types.numerics import one_precision
 from tunefarm.configs.settings import has_database, load_settings
 from tunefarm.measure.cpus import run_threads
-from tunefarm.tuner.building.in_memory import build_and_note
+from tunefarm.tuner.building.flow import build_and_note
 from tunefarm.tuner.building.request import BuildRequest
 
 

@@ -38,8 +38,8 @@ from tunefarm.tuner.confirm.model_times import (
     with_roof,
     with_steps,
 )
-from tunefarm.tuner.confirm.models_at_sizes import confirm_plan, seconds_at
 from tunefarm.tuner.confirm.placement import cache_states, model_placements
+from tunefarm.tuner.confirm.size_race import confirm_plan, seconds_at
 from tunefarm.tuner.confirm.whole_model import (
     CompareSpecs,
     Confirmed,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,12 +30,13 @@ from tunefarm.tuner.building.lowered import (
     recorded_choice,
     wider_note,
 )
+from tunefarm.tuner.building.size_values import programs_of
 from tunefarm.tuner.calibration.choice import PrecisionChoice
 from tunefarm.tuner.calibration.options import AUTO, INT8
 from tunefarm.tuner.from_settings import target_of
 from tunefarm.tuner.job_request import JobRequest
 from tunefarm.tuner.precision.choose import choose_precisions
-from tunefarm.tuner.result import TuneResult, changed_note
+from tunefarm.tuner.result import SizeResult, TuneResult, changed_note
 from tunefarm.tuner.tune_model import check_job, read_model, tune_lowered, tune_model
 
 
@@ -118,3 +120,61 @@ def _plain(settings: Settings) -> Settings:
     """The settings with the precision that a graph is compiled with in which the choice is made."""
     compile = settings.compile.model_copy(update={"numerics": "default"})
     return settings.model_copy(update={"compile": compile})
+
+
+# Jobs for several sizes: `--shape x=batch:1|4|16,…` and buckets of bounds, `seq:1..64|65..512`.
+
+
+def tune_sizes(request: JobRequest) -> TuneResult:
+    """As `tune_with`, for each program that the shapes ask for. Raises TunefarmError as it does."""
+    programs = programs_of(request.shapes or {})
+    if len(programs) == 1:
+        return tune_with(request)
+    results: list[TuneResult] = []
+    text: list[SizeResult] = []
+    for number, item in enumerate(programs):
+        request.progress.message(f"{item} ({number + 1} of {len(programs)})")
+        now = time.monotonic()
+        measured = sum(result.measured for result in results)
+        left = len(programs) - number
+        settings = _part(request.settings, left, measured, now - request.started)
+        options = replace(request.options, several=True)
+        part = replace(request, settings=settings, options=options, shapes=item.shapes, started=now)
+        result = tune_with(part)
+        if result.moved:
+            moved = request.settings.database.model_copy(update={"url": result.moved})
+            settings = request.settings.model_copy(update={"database": moved})
+            request = replace(request, settings=settings)
+        results.append(result)
+        text.append(SizeResult(str(item), result.latency))
+        if result.interrupted:
+            break
+    return _joined(results, text, time.monotonic() - request.started)
+
+
+def _part(settings: Settings, left: int, measured: int, elapsed: float) -> Settings:
+    """The settings of the next of so many jobs that are left."""
+    search = settings.search
+    changes: dict[str, object] = {}
+    if search.total_trials is not None:
+        changes["total_trials"] = max(1, (search.total_trials - measured) // left)
+    if search.minutes is not None:
+        changes["minutes"] = max(0.01, (search.minutes - elapsed / 60.0) / left)
+    return settings.model_copy(update={"search": search.model_copy(update=changes)})
+
+
+def _joined(
+    results: Sequence[TuneResult], sizes: Sequence[SizeResult], seconds: float
+) -> TuneResult:
+    """One result of all: of a kernel that several sizes have, what the last one says."""
+    tasks = {(task.key, task.target): task for result in results for task in result.tasks}
+    return replace(
+        results[-1],
+        measured=sum(result.measured for result in results),
+        seconds=seconds,
+        tasks=tuple(tasks.values()),
+        known=results[0].known,
+        sizes=tuple(sizes),
+        moved=next((result.moved for result in reversed(results) if result.moved), ""),
+        lost=next((result.lost for result in reversed(results) if result.lost), ""),
+    )

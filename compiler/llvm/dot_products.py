@@ -24,7 +24,7 @@ from tunefarm.compiler.expr.instructions import literal, suffix_of, type_of
 from tunefarm.compiler.expr.packed_fields import packed_field
 from tunefarm.compiler.llvm import scalar_ops
 from tunefarm.compiler.llvm.addresses import Addresses
-from tunefarm.compiler.llvm.byte_permutes import BytePermuter
+from tunefarm.compiler.llvm.byte_tables import BytePermuter
 from tunefarm.compiler.llvm.dot_words import WORD, Terms, WordEmitter, joined, word_of
 from tunefarm.compiler.llvm.expressions import ExpressionEmitter
 from tunefarm.compiler.llvm.loads import Lane

@@ -19,7 +19,7 @@ from tunefarm.compiler.expr.packed_fields import PackedField, packed_field, wide
 from tunefarm.compiler.expr.walk import axes_of
 from tunefarm.compiler.llvm import scalar_ops
 from tunefarm.compiler.llvm.addresses import Addresses
-from tunefarm.compiler.llvm.byte_permutes import BytePermuter
+from tunefarm.compiler.llvm.byte_tables import BytePermuter
 from tunefarm.compiler.llvm.expressions import ExpressionEmitter
 from tunefarm.compiler.llvm.loads import Lane
 from tunefarm.compiler.llvm.registers import Registers

@@ -13,9 +13,16 @@ from tunefarm.compiler.expr.nodes import Load
 from tunefarm.compiler.expr.walk import axes_of
 from tunefarm.compiler.llvm import scalar_ops
 from tunefarm.compiler.llvm.addresses import Addresses
-from tunefarm.compiler.llvm.lane_patterns import Pieces, collect, pieces_of, readers
 from tunefarm.compiler.llvm.registers import Registers
-from tunefarm.compiler.llvm.shuffles import first_lanes, shuffle, transpose_block
+from tunefarm.compiler.llvm.shuffles import (
+    Pieces,
+    collect,
+    first_lanes,
+    pieces_of,
+    readers,
+    shuffle,
+    transpose_block,
+)
 from tunefarm.compiler.llvm.writer import FunctionWriter, Value
 from tunefarm.compiler.types.dtypes import DType
 

@@ -21,8 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
-from tunefarm.compiler.machine.amx_set_up import SET_UP, configuration_ir
+import llvmlite.binding as llvm
+
+from tunefarm.compiler.llvm.machine import object_code
+from tunefarm.compiler.machine.amx_set_up import SET_UP, configuration_ir, set_up_ir
+from tunefarm.compiler.machine.float_state import float_state_ir
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
 
@@ -264,3 +269,94 @@ def _loop(
         "}",
     ]  # fmt: skip
     return MeasuredLoop(symbol, "\n".join(lines) + "\n", steps, round_bytes, result_bytes)
+
+
+# The yardstick: a fixed piece of work whose time tells how fast a core runs at the moment.
+
+YARDSTICK_SYMBOL = "tunefarm_yardstick"
+_CHAINS = 8  # as many independent chains as two units with a latency of four cycles take
+
+
+@cache
+def yardstick_object(target: Target) -> bytes:
+    """Object code of `void tunefarm_yardstick(float *p, int64 n)`: n rounds of the work on *p."""
+    vector = f"<{target.lanes(DType.F32)} x float>"
+    lines = [
+        f"define void @{YARDSTICK_SYMBOL}(ptr %p, i64 %n) {{",
+        "entry:",
+        f"  %x = load {vector}, ptr %p, align 4",
+        "  br label %loop",
+        "loop:",
+        "  %i = phi i64 [ 0, %entry ], [ %next, %loop ]",
+    ]
+    chains = range(_CHAINS)
+    lines += [f"  %a{c} = phi {vector} [ %x, %entry ], [ %b{c}, %loop ]" for c in chains]
+    for c in chains:
+        lines.append(f"  %m{c} = fmul {vector} %a{c}, %x")
+        lines.append(f"  %b{c} = fadd {vector} %m{c}, %x")
+    lines += [
+        "  %next = add i64 %i, 1",
+        "  %more = icmp slt i64 %next, %n",
+        "  br i1 %more, label %loop, label %done",
+        "done:",
+    ]
+    total = "%b0"
+    for c in chains[1:]:
+        lines.append(f"  %s{c} = fadd {vector} {total}, %b{c}")
+        total = f"%s{c}"
+    lines += [f"  store {vector} {total}, ptr %p, align 4", "  ret void", "}"]
+    return object_code("\n".join(lines), target)
+
+
+# A loop that calls a kernel n times: what the timer runs, so that no Python is in a sample.
+
+REPEAT_SYMBOL = "tunefarm_repeat"
+
+_IR = f"""
+define void @{REPEAT_SYMBOL}(ptr %kernel, ptr %tables, ptr %workspace, ptr %runtime, i64 %n,
+                             i64 %first, i64 %count, i64 %stride) {{
+entry:
+  %floats = call i64 @repeat_floats.flush()
+  %any = icmp sgt i64 %n, 0
+  br i1 %any, label %loop, label %done
+loop:
+  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
+  %turn = add nuw nsw i64 %first, %i
+  %table = urem i64 %turn, %count
+  %offset = mul nuw nsw i64 %table, %stride
+  %buffers = getelementptr inbounds i8, ptr %tables, i64 %offset
+  call void %kernel(ptr %buffers, ptr %workspace, ptr %runtime)
+  %next = add nuw nsw i64 %i, 1
+  %more = icmp slt i64 %next, %n
+  br i1 %more, label %loop, label %done
+done:
+  call void @repeat_floats.set(i64 %floats)
+  ret void
+}}
+"""
+
+
+def _repeat_ir(target: Target) -> str:
+    """With matrix tiles set up round all calls, as they are in a model, if the target has them."""
+    ir = float_state_ir(target.triple, "repeat_floats") + _IR
+    if target.matrix_tiles is None:
+        return ir
+    begun = ir.replace("entry:\n", "entry:\n  call void @repeat_tiles.begin()\n")
+    ended = begun.replace("done:\n", "done:\n  call void @repeat_tiles.end()\n")
+    return set_up_ir(target.matrix_tiles, "repeat_tiles") + ended
+
+
+@cache
+def repeat_call_object(target: Target) -> bytes:
+    """Object code of `void tunefarm_repeat(kernel, tables, workspace, runtime, n, first, count,
+    stride)`, the last four int64."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    module = llvm.parse_assembly(_repeat_ir(target))
+    module.triple = target.triple
+    machine = llvm.Target.from_triple(target.triple).create_target_machine(
+        opt=1, reloc="pic", codemodel="default"
+    )
+    module.data_layout = str(machine.target_data)
+    code: bytes = machine.emit_object(module)
+    return code

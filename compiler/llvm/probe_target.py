@@ -2,7 +2,7 @@
 JSON.
 
 LLVM ends the process for some targets that it cannot do, so this is a process of its own, see
-`tunefarm.measure.sandbox.check_target`.
+`tunefarm.tuner.from_settings`.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from tunefarm.compiler.expr.affine import Affine, Atom, affine, decide, expr_ran
 from tunefarm.compiler.expr.library_calls import calls_library
 from tunefarm.compiler.expr.nodes import Binary, Expr, Index, Load, Unary
 from tunefarm.compiler.expr.walk import axes_of, children, loads, postorder
-from tunefarm.compiler.llvm.lane_patterns import pieces_of
+from tunefarm.compiler.llvm.shuffles import pieces_of
 from tunefarm.compiler.loops.ir import (
     Allocate,
     Body,

@@ -13,7 +13,7 @@ import sys
 from tunefarm.compiler.llvm import compile_kernel
 from tunefarm.compiler.schedule.spaces import schedule_space
 from tunefarm.compiler.target import host_target
-from tunefarm.measure.farm.fixed_kernel import fixed_kernel
+from tunefarm.measure.farm.noise import fixed_kernel
 from tunefarm.measure.sandbox.limits import die_with
 
 

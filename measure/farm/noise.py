@@ -21,15 +21,36 @@ from typing import Any
 import numpy as np
 
 from tunefarm.compiler.errors import MeasureError
+from tunefarm.compiler.expr.nodes import binary
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder
 from tunefarm.compiler.kernels.serialize import kernel_to_json
 from tunefarm.compiler.kernels.workload_key import workload_key
 from tunefarm.compiler.schedule.spaces import default_schedule
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
 from tunefarm.measure.compare import pair_of
-from tunefarm.measure.farm.fixed_kernel import fixed_kernel
 from tunefarm.measure.farm.runner import Runner
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
 from tunefarm.measure.worker.timer import MORE_ROUNDS, TimingOptions
+
+# A kernel that is always the same: what loads a core, and what a machine is tried with.
+
+
+def fixed_kernel() -> FusedKernel:
+    """y[m, n] = sum over k of a[m, k] * b[k, n]."""
+    builder = KernelBuilder()
+    a = builder.input(TensorType(DType.F32, (96, 256)))
+    b = builder.input(TensorType(DType.F32, (256, 128)), constant=True)
+    builder.stage(
+        "matmul",
+        [("m", 96), ("n", 128)],
+        lambda m, n, k: binary("mul", a[m, k], b[k, n]),
+        reduce=[("k", 256)],
+        combiner="sum",
+    )
+    return FusedKernel("matmul", tuple(builder.inputs), tuple(builder.stages), "matmul")
+
 
 FEWEST = 8
 """Measurements that are judged; of fewer their scatter is not known."""

@@ -28,8 +28,8 @@ from tunefarm.measure.compare import LogRatio, log_ratio
 from tunefarm.measure.core_locks import CoreLocks
 from tunefarm.measure.farm.slots import SlotPlan
 from tunefarm.measure.machine import on_cores
-from tunefarm.measure.sandbox.module_command import module_command
-from tunefarm.measure.worker.yardstick import Yardstick
+from tunefarm.measure.sandbox.by_name import module_command
+from tunefarm.measure.worker.timer import Yardstick
 
 LIMIT = 0.05
 """The most by which a load may move a ratio of different work; differences in kind of schedules of

@@ -22,14 +22,14 @@ from tunefarm.compiler.machine.control_groups import ControlGroups
 from tunefarm.configs.resource_limits import PROCESSES, threads_of
 from tunefarm.configs.temporary_folders import on_leaving
 from tunefarm.measure.farm.ray_address import WITHOUT_RAY, check_loopback
-from tunefarm.measure.sandbox.countdown import Countdown
-from tunefarm.measure.sandbox.module_command import module_command
+from tunefarm.measure.sandbox.by_name import module_command
 from tunefarm.measure.sandbox.reaper import (
     TAG_VARIABLE,
     end_run,
     run_processes,
     runnable_seconds,
 )
+from tunefarm.measure.sandbox.worker_process import Countdown
 
 ADDRESS_FILE = "ray_current_cluster"
 """Where Ray notes the address of a head, in its folder."""

@@ -30,7 +30,7 @@ from tunefarm.configs.temporary_folders import make_folder, on_leaving
 from tunefarm.measure.core_locks import CoreLocks
 from tunefarm.measure.farm.authentication import authentication
 from tunefarm.measure.farm.fair_share import Beat, FairShare, Part
-from tunefarm.measure.farm.farm_process import is_loopback
+from tunefarm.measure.farm.farm_process import RayWatch, is_loopback, ray_daemons
 from tunefarm.measure.farm.node_watch import NodeWatch, Recruit
 from tunefarm.measure.farm.pipeline_runner import LockWatch, PipelineRunner, SlotLostError
 from tunefarm.measure.farm.ray_address import check_address, check_loopback
@@ -49,7 +49,6 @@ from tunefarm.measure.farm.ray_nodes import (
     node_of,
 )
 from tunefarm.measure.farm.ray_start import connect
-from tunefarm.measure.farm.ray_watch import RayWatch, ray_daemons
 from tunefarm.measure.farm.runner import RunnerOptions
 from tunefarm.measure.farm.slots import ProcessPin, SlotPlan
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult

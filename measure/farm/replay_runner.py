@@ -14,8 +14,7 @@ from typing import Any, Protocol, Self, TypeAlias
 
 from tunefarm.compiler.errors import MeasureError
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
-from tunefarm.measure.worker.answer import answer_of
-from tunefarm.measure.worker.timer import TimingOptions, calibrate, time_in_turn
+from tunefarm.measure.worker.timer import TimingOptions, answer_of, calibrate, time_in_turn
 
 PREPARE_SECONDS = 0.04  # building a request's schedules, their data, and what else is no timing
 

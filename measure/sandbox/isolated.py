@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import IO, NamedTuple
 
 from tunefarm.configs.temporary_folders import on_leaving
-from tunefarm.measure.sandbox.module_command import module_command
+from tunefarm.measure.sandbox.by_name import module_command
 
 _KEPT_TEXT = 2000
 _MOST_OUTPUT = 16 << 20

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from time import monotonic
 from typing import BinaryIO, NamedTuple
 
 from tunefarm.compiler.errors import MeasureError
@@ -17,12 +18,44 @@ from tunefarm.configs.resource_limits import CPU_TIME, FILE_SIZE, describe, limi
 from tunefarm.configs.temporary_folders import on_leaving
 from tunefarm.measure.machine import oom_kills
 from tunefarm.measure.measurement import Status
+from tunefarm.measure.sandbox.by_name import module_command
 from tunefarm.measure.sandbox.code_stamp import code_stamp
-from tunefarm.measure.sandbox.countdown import Countdown
-from tunefarm.measure.sandbox.in_flight import NOBODY, read_in_flight, write_in_flight
-from tunefarm.measure.sandbox.messages import Decoder, Message, MessageError, encode
-from tunefarm.measure.sandbox.module_command import module_command
+from tunefarm.measure.sandbox.messages import (
+    NOBODY,
+    Decoder,
+    Message,
+    MessageError,
+    encode,
+    read_in_flight,
+    write_in_flight,
+)
 from tunefarm.measure.sandbox.worker_settings import WorkerSettings
+
+# A time limit that counts only time in which this process runs.
+
+_PIECE_SECONDS = 1.0
+
+
+class Countdown:
+    """Seconds that are `left`."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = monotonic) -> None:
+        self.left = seconds
+        self._clock = clock
+
+    def wait(self, happens: Callable[[float], bool]) -> bool:
+        """Wait until `happens` within what is left; it gets how many seconds to wait at most, and
+        looks even if that is 0."""
+        while True:
+            piece = min(max(0.0, self.left), _PIECE_SECONDS)
+            begin = self._clock()
+            if happens(piece):
+                self.left -= min(self._clock() - begin, piece)
+                return True
+            self.left -= piece
+            if self.left <= 0.0:
+                return False
+
 
 _KEPT_TEXT = 8192
 _CHUNK = 1 << 20

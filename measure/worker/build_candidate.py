@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from tunefarm.compiler.errors import MeasureError, TunefarmError
 from tunefarm.compiler.target import Target
 from tunefarm.measure.measurement import MeasureRequest, Status
-from tunefarm.measure.sandbox.in_flight import InFlight
-from tunefarm.measure.sandbox.messages import Message, encode, read_message
+from tunefarm.measure.sandbox.messages import InFlight, Message, encode, read_message
 
 if TYPE_CHECKING:
     from tunefarm.compiler.loops.constant_layout import ConstantLayout

@@ -10,8 +10,7 @@ from tunefarm.compiler.kernels.serialize import kernel_from_json
 from tunefarm.compiler.target import Target
 from tunefarm.measure.measurement import MeasureRequest, Status
 from tunefarm.measure.sandbox.by_name import by_name
-from tunefarm.measure.sandbox.in_flight import InFlight
-from tunefarm.measure.sandbox.messages import Message
+from tunefarm.measure.sandbox.messages import InFlight, Message
 from tunefarm.measure.sandbox.worker_settings import WorkerSettings
 from tunefarm.measure.worker.build_candidate import (
     COMPILE,

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from tunefarm.compiler.target import Target
 from tunefarm.measure.measurement import MeasureResult, Status
-from tunefarm.measure.sandbox.in_flight import InFlight
-from tunefarm.measure.sandbox.messages import Message
+from tunefarm.measure.sandbox.messages import InFlight, Message
 from tunefarm.measure.sandbox.node_kind import kind_of, this_node
 from tunefarm.measure.sandbox.worker_settings import WorkerSettings
 from tunefarm.measure.worker.build_candidate import unpack_candidates

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from tunefarm.compiler.errors import ArtefactError, MeasureError
 from tunefarm.compiler.kernels.serialize import kernel_from_json
-from tunefarm.compiler.llvm.repeat import REPEAT_SYMBOL, repeat_call_object
+from tunefarm.compiler.llvm.peak_loop import REPEAT_SYMBOL, repeat_call_object
 from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
 from tunefarm.compiler.runtime.machine.slice_clock import SliceClock
 from tunefarm.compiler.runtime.machine.threads import make_runtime
@@ -33,16 +33,21 @@ from tunefarm.measure.machine import Activity, activity
 from tunefarm.measure.measurement import MeasureResult, Status
 from tunefarm.measure.placement import buffer_sizes, placements_of
 from tunefarm.measure.sandbox.guarded import GuardedBuffer, holds
-from tunefarm.measure.sandbox.in_flight import InFlight
-from tunefarm.measure.worker.answer import answer_of
+from tunefarm.measure.sandbox.messages import InFlight
 from tunefarm.measure.worker.build_candidate import BuiltCandidate
-from tunefarm.measure.worker.constant_copies import ConstantCopies
 from tunefarm.measure.worker.reference import ensure_reference
-from tunefarm.measure.worker.timer import Run, Timing, TimingOptions, calibrate, time_in_turn
+from tunefarm.measure.worker.timer import (
+    Run,
+    Timing,
+    TimingOptions,
+    UndisturbedSlices,
+    Yardstick,
+    answer_of,
+    calibrate,
+    time_in_turn,
+)
 from tunefarm.measure.worker.timing_arena import TimingArena
-from tunefarm.measure.worker.undisturbed import UndisturbedSlices
-from tunefarm.measure.worker.workload import Workload, copies_needed, outputs_needed
-from tunefarm.measure.worker.yardstick import Yardstick
+from tunefarm.measure.worker.workload import ConstantCopies, Workload, copies_needed, outputs_needed
 
 # --- A loaded candidate bound to the buffers of its workload: run it, and see what it did --------
 #

@@ -6,23 +6,140 @@ alternate in slices of some milliseconds, in an order that is drawn for each rou
 neighbour or a leftover in the caches meets either side as often. (Duet benchmarking: Bulej et al.,
 ICPE 2020; interleaved trials: Abedi and Brecht, ICPE 2017.)
 
-The kernel is called through `tunefarm_repeat` (tunefarm.compiler.llvm.repeat), so a slice is one
+The kernel is called through `tunefarm_repeat` (tunefarm.compiler.llvm.peak_loop), so a slice is one
 call into machine code however short the kernel is.
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from time import perf_counter
-from typing import TypeAlias
+from time import perf_counter, thread_time
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from tunefarm.compiler.errors import MeasureError
-from tunefarm.measure.compare import LogRatio, log_ratio
-from tunefarm.measure.worker.early_stop import FEWEST, is_clearly_slower, is_told
-from tunefarm.measure.worker.stability import UNSTABLE_SPREAD, scatters
+from tunefarm.compiler.llvm.peak_loop import YARDSTICK_SYMBOL, yardstick_object
+from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
+from tunefarm.compiler.runtime.machine.slice_clock import SliceClock
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.with_count import with_count
+from tunefarm.measure.compare import BETWEEN_RUNS, LogRatio, log_ratio
+from tunefarm.measure.cpu_quota import CpuQuota, Throttling
+from tunefarm.measure.measurement import MeasureResult, Status
+from tunefarm.measure.worker.stability import (
+    UNSTABLE_SPREAD,
+    relative_mad,
+    scatters,
+    spread_of_ratios,
+)
+
+# Slices that a CPU quota has stopped, or that hold page faults, are timed again.
+
+_TRIES = 6
+_AS_LONG = 2  # tries of the length that was asked for; then each is half as long
+
+
+class UndisturbedSlices:
+    """Times slices within a quota, with all memory there. `stopped` and `faulted` count those that
+    were not, and were timed again.
+
+    A process above its quota is stopped until the next period, for tens of milliseconds: a slice in
+    which that happened says nothing about speed, although little of the wait is left in its time,
+    since what others did meanwhile is in the caches. The kernel counts the periods in which it
+    stopped a group, and it does so before the group goes on, so a slice whose end finds another
+    count than its begin was stopped, or another process of the group was. The next slice has a
+    fresh period to itself.
+
+    A page fault takes from half a microsecond to milliseconds, and none is in a model's time that
+    runs for the second time.
+    """
+
+    def __init__(
+        self, quota: CpuQuota | None, threads: int | None, clock: SliceClock | None = None
+    ) -> None:
+        """`threads` of what is timed decide what counts where every try is stopped, as with calls
+        that need more than the quota has in a period: of one thread its CPU time, of several
+        nothing; None: what the last try took. `clock` is the one of the slices: without it page
+        faults count."""
+        self.stopped = 0
+        self.faulted = 0
+        self._quota = quota
+        self._threads = threads
+        self._clock = clock
+        self._throttling = None if quota is None else Throttling(quota.stats)
+
+    def seconds(self, run: Run, calls: int) -> float:
+        """Seconds of `calls` calls; where that is too long for the quota, as many times those of
+        fewer calls. Raises MeasureError if several threads are stopped in every try.
+
+        What has page faults in every try makes them itself: the fastest try counts.
+        """
+        fastest = math.inf
+        for _ in range(_TRIES):
+            seconds = self._within_quota(run, calls)
+            if self._clock is None or not self._clock.faults:
+                return seconds
+            self.faulted += 1
+            fastest = min(fastest, seconds)
+        return fastest
+
+    def _within_quota(self, run: Run, calls: int) -> float:
+        if self._throttling is None:
+            return run(calls)
+        tried, taken, used = calls, 0.0, 0.0
+        for number in range(_TRIES):
+            tried = calls if number < _AS_LONG else max(1, tried // 2)
+            before, begin = self._throttling.count(), thread_time()
+            taken, used = run(tried), thread_time() - begin
+            if self._throttling.count() == before:
+                return taken * calls / tried
+            self.stopped += 1
+        if self._threads is None:
+            return taken * calls / tried
+        if self._threads == 1:
+            return used * calls / tried
+        threads = with_count(self._threads, "thread")
+        raise MeasureError(
+            f"{self._quota} stops every timed run of {threads}",
+            hint="tune for fewer threads, or give the container whole cores",
+        )
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self._throttling is not None:
+            self._throttling.close()
+
+
+# Is a candidate clearly slower than its reference? Asked after each pair, to take few of them.
+
+SLOWER = 0.10
+ERROR = 0.01  # share of candidates as fast as the reference that are given up
+FEWEST = 3  # pairs
+FEWEST_TOLD = 6  # pairs
+
+_DELTA = math.log1p(SLOWER)
+_LIMIT = math.log(1.0 / ERROR)
+
+
+def is_clearly_slower(pair: LogRatio) -> bool:
+    """Whether the candidate may be given up; `pair`: candidate over reference."""
+    if pair.pairs < FEWEST:
+        return False
+    variance = pair.pairs / (pair.pairs - 1.0) * pair.deviation**2
+    return _DELTA * (pair.mean - _DELTA / 2.0) > _LIMIT * variance
+
+
+def is_told(pair: LogRatio) -> bool:
+    """Whether enough is known of a candidate that is slower by more than its error, and by more
+    than two runs of it differ."""
+    return pair.pairs >= FEWEST_TOLD and pair.mean > pair.deviation + BETWEEN_RUNS
+
 
 WIDE = 0.025
 """Deviation of a log-ratio above which more rounds are taken."""
@@ -211,3 +328,64 @@ def calibrate(run: Run, options: TimingOptions, estimate: float) -> float:
         if total >= options.warmup_seconds:
             return best
         calls *= 2
+
+
+# The yardstick, timed round every measurement: how fast the core was at that moment.
+
+_SECONDS = 2e-4  # of one run, about
+_RUNS = 3  # the fastest counts: an interrupted run says nothing about the clock
+
+
+class Yardstick:
+    """Times the same work again and again."""
+
+    def __init__(self, target: Target, clock: Callable[[], float] = perf_counter) -> None:
+        """`target`: this machine's."""
+        self._clock = clock
+        self._code = LoadedCode([yardstick_object(target)], [YARDSTICK_SYMBOL])
+        signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
+        self._function = signature(self._code.address(YARDSTICK_SYMBOL))
+        self._buffer = np.zeros(target.lanes(DType.F32), np.float32)
+        self._rounds = 1000
+        while self._time() < _SECONDS:
+            self._rounds *= 2
+
+    def seconds(self) -> float:
+        """Seconds of one round of the work, now; comparable on one machine."""
+        return min(self._time() for _ in range(_RUNS)) / self._rounds
+
+    def _time(self) -> float:
+        start = self._clock()
+        self._function(self._buffer.ctypes.data, self._rounds)
+        return self._clock() - start
+
+
+# What the timing of schedules answers: their samples, and whether they can be believed.
+
+
+def answer_of(timing: Timing, options: TimingOptions, facts: Mapping[str, Any]) -> MeasureResult:
+    """OK, or `SCATTERED` where the first schedule is noisy against a quiet second one.
+
+    `facts` are what is known of the machine meanwhile.
+    """
+    samples, *rivals = timing.samples
+    scattered = (
+        bool(rivals)
+        and not timing.censored
+        and scatters(samples, rivals[0], options.unstable_limit)
+    )
+    error = ""
+    if rivals:
+        spread = spread_of_ratios(samples, rivals[0])
+        facts = {**facts, "spread": round(spread, 5)}
+        if scattered:
+            error = f"its ratios to a quiet reference spread by {spread:.0%}"
+    return MeasureResult(
+        "",
+        Status.SCATTERED if scattered else Status.OK,
+        samples,
+        error,
+        machine={**facts, "relative_mad": round(relative_mad(samples), 5)},
+        censored=timing.censored,
+        rivals=tuple(rivals),
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,16 +15,88 @@ from tunefarm.compiler.errors import MeasureError
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.kernel_sizes import as_logical, needed_elements
 from tunefarm.compiler.loops.constant_layout import ConstantLayout
+from tunefarm.compiler.runtime.spec.executable_spec import aligned
 from tunefarm.compiler.target import host_target
 from tunefarm.compiler.types.dtypes import WIDE_FLOATS, DType
 from tunefarm.compiler.types.numerics import is_narrow, sum_tolerance
 from tunefarm.compiler.types.tensor_type import Array
 from tunefarm.measure.placement import Placement, buffer_sizes
-from tunefarm.measure.sandbox.guarded import GuardedBuffer
-from tunefarm.measure.worker.constant_copies import ConstantCopies
-from tunefarm.measure.worker.reference import Reference
-from tunefarm.measure.worker.rounding import Rounding
+from tunefarm.measure.sandbox.guarded import GuardedBuffer, GuardedPages, holds
+from tunefarm.measure.worker.reference import Reference, Rounding
 from tunefarm.measure.worker.timing_arena import TimingArena
+
+# Copies of a kernel's packed constants, as production has them: in one block, by cache lines.
+
+
+class ConstantCopies:
+    """All constants of a kernel one after the other, as often as asked for."""
+
+    def __init__(self, packed: Mapping[str, Array]) -> None:
+        """`packed`: the constants by name, in the order of the kernel ABI; C-contiguous."""
+        self._blocks: list[GuardedPages] = []
+        self.hold(packed)
+
+    def hold(self, packed: Mapping[str, Array]) -> None:
+        """Be the copies of other constants from now on, in the same memory as far as it goes."""
+        self._packed = packed
+        self._offsets: dict[str, int] = {}
+        self.bytes = 0  # of one copy
+        for name, array in packed.items():
+            self._offsets[name] = self.bytes
+            self.bytes += aligned(array.nbytes)
+        step = max(self.bytes, 1)
+        self._begins = [  # address of each copy
+            begin
+            for block in self._blocks
+            for begin in range(block.address, block.address + block.nbytes - step + 1, step)
+        ]
+        self._filled = 0  # copies
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held."""
+        return sum(block.nbytes for block in self._blocks)
+
+    def addresses(self, count: int) -> list[dict[str, int]]:
+        """Where each constant is in each of `count` copies; raises MemoryError."""
+        missing = count - len(self._begins)
+        if missing > 0:
+            block = GuardedPages(missing * self.bytes)
+            self._blocks.append(block)
+            for number in range(missing):
+                self._begins.append(block.address + number * self.bytes)
+        for begin in self._begins[self._filled : count]:
+            for name, array in self._packed.items():
+                ctypes.memmove(begin + self._offsets[name], array.ctypes.data, array.nbytes)
+        self._filled = max(self._filled, count)
+        return [
+            {name: begin + offset for name, offset in self._offsets.items()}
+            for begin in self._begins[:count]
+        ]
+
+    def changed(self) -> str:
+        """The name of a constant that differs in the first copy; empty if none does."""
+        for name, array in self._packed.items():
+            if not holds(self._begins[0] + self._offsets[name], array):
+                return name
+        return ""
+
+    def touch(self) -> None:
+        """Have all pages there."""
+        for block in self._blocks:
+            block.touch()
+
+    def mend(self) -> None:
+        """Put all copies right again."""
+        count, self._filled = self._filled, 0
+        self.addresses(count)
+
+    def close(self) -> None:
+        """Unmap the memory. Idempotent."""
+        for block in self._blocks:
+            block.close()
+        self._blocks, self._begins, self._filled = [], [], 0
+
 
 # Is an output right? Comparison with the reference, under a tolerance that fits the arithmetic.
 #
@@ -35,7 +108,7 @@ from tunefarm.measure.worker.timing_arena import TimingArena
 #     tolerance = (sum_tolerance(type, K) + inner) * (|expected| + rms(expected))
 #
 # with K the kernel's reduction length, see `tunefarm.compiler.types.numerics`, and `inner` the
-# roundings to narrow types on the way, see `tunefarm.measure.worker.rounding`. A result that is
+# roundings to narrow types on the way, see `tunefarm.measure.worker.reference`. A result that is
 # itself stored in a narrow type was summed in f32 and rounded once: it may be off by one of its
 # own spacings besides. So sums in a narrow type are refused, of whose spacings many pile up.
 # Integers and bools must be equal; NaN equals NaN.

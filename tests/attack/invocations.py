@@ -30,7 +30,7 @@ from tests.attack.campaign import empty
 from tests.attack.forked import End, run_forked
 from tests.end_to_end.tiny_model import tiny_model
 from tunefarm.configs.temporary_folders import leave
-from tunefarm.tuner.commands import streams
+from tunefarm.tuner.commands import verbosity
 from tunefarm.tuner.commands.cli import app
 from tunefarm.tuner.commands.command_line import run_command
 
@@ -353,7 +353,7 @@ class InvocationsAttack(Attack):
                 os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
             elif invocation.stdout:
                 os.close(1)
-            streams.prepare_streams()
+            verbosity.prepare_streams()
             code = self.run(list(invocation.arguments))
             leave()
             with contextlib.suppress(OSError):

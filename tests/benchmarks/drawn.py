@@ -38,7 +38,7 @@ from tunefarm.db.store import Store
 from tunefarm.measure.compare import Comparison, pair_of
 from tunefarm.measure.farm.runner import Runner
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
-from tunefarm.tuner.building.compile import compile_with
+from tunefarm.tuner.building.lowered import compile_with
 from tunefarm.tuner.confirm.placement import model_placements
 from tunefarm.tuner.job import Job
 from tunefarm.tuner.job_models import JobModels

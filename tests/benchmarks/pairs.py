@@ -44,7 +44,7 @@ from tunefarm.measure.farm.make_runner import create_runner
 from tunefarm.measure.farm.runner import Runner, RunnerOptions
 from tunefarm.measure.farm.slots import plan_slots
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
-from tunefarm.measure.sandbox.module_command import module_command
+from tunefarm.measure.sandbox.by_name import module_command
 from tunefarm.tuner.search.make_tasks import distinct_kernels
 from tunefarm.tuner.search.measuring import timing_options
 

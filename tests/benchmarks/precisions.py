@@ -41,10 +41,9 @@ from tunefarm.compiler.plan.precision.contractions import contractions
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.types.precision import Precision, PrecisionPlan
 from tunefarm.compiler.types.tensor_type import Array
-from tunefarm.tuner.calibration.collect import calibrate
+from tunefarm.tuner.calibration.collect import calibrate, too_sensitive
 from tunefarm.tuner.calibration.data import SampleForm, Samples
 from tunefarm.tuner.calibration.ranges import METHODS, Method
-from tunefarm.tuner.calibration.solo import too_sensitive
 from tunefarm.tuner.commands.accuracy import error_of
 from tunefarm.tuner.confirm.drawn_inputs import seeded_inputs
 

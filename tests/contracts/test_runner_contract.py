@@ -14,8 +14,8 @@ import pytest
 
 from tests.measure.fault_kernels import COMPILE_FAULT, make_request
 from tunefarm.compiler.errors import MeasureError, SettingsError
+from tunefarm.measure.farm.farm_process import program_of
 from tunefarm.measure.farm.make_runner import create_runner
-from tunefarm.measure.farm.ray_watch import program_of
 from tunefarm.measure.farm.replay_runner import ReplayRunner, record_key
 from tunefarm.measure.farm.runner import Runner, RunnerOptions
 from tunefarm.measure.measurement import MeasureResult, Status

@@ -12,7 +12,7 @@ import pytest
 from tests.db.examples import populate, trial
 from tunefarm.configs.errors import DatabaseMovedError, DatabaseUnavailableError
 from tunefarm.configs.files import new_file
-from tunefarm.db import held_file, queries, sqlite_file
+from tunefarm.db import queries, sqlite_file
 from tunefarm.db.check import check
 from tunefarm.db.export import merge_records
 from tunefarm.db.store import Store
@@ -229,14 +229,14 @@ def test_a_copy_that_cannot_be_saved_is_waited_for(
 
     def patience(error: DatabaseUnavailableError) -> bool:
         said.append(error.message)
-        monkeypatch.setattr(held_file, "new_file", new_file)
+        monkeypatch.setattr(sqlite_file, "new_file", new_file)
         return True
 
     def no_file(*_: object) -> Path:
         raise OSError(28, os.strerror(28))
 
     store.patience = patience
-    monkeypatch.setattr(held_file, "new_file", no_file)
+    monkeypatch.setattr(sqlite_file, "new_file", no_file)
     deleted(path)
     assert store.add([trial(3)]) == 1
     assert "its records cannot be saved in " in said[0] and "No space left" in said[0]

@@ -20,8 +20,8 @@ from tunefarm.compiler.errors import InputError
 from tunefarm.compiler.kernels.serialize import kernel_to_json
 from tunefarm.compiler.pipeline import kernels_of
 from tunefarm.compiler.runtime.artefact import artefact
-from tunefarm.compiler.runtime.artefact.code_digest import code_digest
 from tunefarm.compiler.runtime.artefact.file_header import digest_of, lineage_of
+from tunefarm.compiler.runtime.artefact.seal import code_digest
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.spec.ports import AnyArray
 from tunefarm.compiler.schedule.spaces import schedule_space

@@ -27,7 +27,7 @@ from tunefarm.db import queries
 from tunefarm.db.records import hash_json
 from tunefarm.db.store import Store
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
-from tunefarm.tuner.confirm import models_at_sizes, whole_model
+from tunefarm.tuner.confirm import size_race, whole_model
 from tunefarm.tuner.confirm.latency import ModelLatency
 from tunefarm.tuner.job_request import JobRequest
 from tunefarm.tuner.tune_model import tune_model
@@ -90,7 +90,7 @@ def test_what_a_job_finds_for_a_range_of_sizes_serves_it_in_any_process(
     monkeypatch.chdir(tmp_path)
     same = ModelLatency(2e-3, 1e-3, 0.0, 0.0, 0.5, 0.4, 0.6)
     monkeypatch.setattr(whole_model, "compare_models", lambda *_, **__: same)
-    monkeypatch.setattr(models_at_sizes, "compare_models", lambda *_, **__: same)
+    monkeypatch.setattr(size_race, "compare_models", lambda *_, **__: same)
     size = Size(width=0.0625, tokens=13, layers=1, dynamic=True)
     onnx.save(build_model("encoder", size=size), "encoder.onnx")
     options = {"database.url": "tuning.db", "search.total_trials": 100}

@@ -15,7 +15,7 @@ from tunefarm.compiler.frontend.import_onnx import import_onnx
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.target import host_target
 from tunefarm.configs.settings import Settings
-from tunefarm.tuner.building.compile import compile_with
+from tunefarm.tuner.building.lowered import compile_with
 from tunefarm.tuner.commands.bench import bench
 from tunefarm.tuner.commands.cli import app
 from tunefarm.tuner.commands.command_line import run_command

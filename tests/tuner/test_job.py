@@ -18,7 +18,7 @@ from tunefarm.compiler.errors import VerifyError
 from tunefarm.compiler.graph.serialize import structural_hash
 from tunefarm.compiler.kernels.workload_key import workload_key
 from tunefarm.compiler.pipeline import compile_model, kernels_of
-from tunefarm.compiler.runtime.artefact.code_digest import code_digest
+from tunefarm.compiler.runtime.artefact.seal import code_digest
 from tunefarm.compiler.target import host_target
 from tunefarm.configs.settings import load_settings
 from tunefarm.db import queries

@@ -18,8 +18,7 @@ from tunefarm.configs.settings import load_settings
 from tunefarm.db.records import hash_json
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
 from tunefarm.tuner import tune
-from tunefarm.tuner.commands.options import UsageError
-from tunefarm.tuner.commands.tune_options import parsed_tune, tune_options
+from tunefarm.tuner.commands.options import UsageError, parsed_tune, tune_options
 from tunefarm.tuner.confirm.latency import ModelLatency
 from tunefarm.tuner.confirm.whole_model import CompareSpecs
 from tunefarm.tuner.job_request import JobRequest

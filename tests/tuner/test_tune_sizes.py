@@ -8,11 +8,11 @@ import pytest
 
 from tests.tuner.test_job import latency_of_model
 from tunefarm.configs.settings import load_settings
-from tunefarm.tuner import tune_sizes as module
+from tunefarm.tuner import tune_precisions as module
 from tunefarm.tuner.job_request import JobRequest
 from tunefarm.tuner.result import SizeResult, TuneResult, size_lines
 from tunefarm.tuner.search.budget import End
-from tunefarm.tuner.tune_sizes import tune_sizes
+from tunefarm.tuner.tune_precisions import tune_sizes
 
 
 def result(measured: int, end: End = End.TOTAL_TRIALS) -> TuneResult:

@@ -35,10 +35,14 @@ if TYPE_CHECKING:
     from tunefarm.configs.settings import Settings
     from tunefarm.db.store import Store
     from tunefarm.tuner.building.lowered import LoweredModel
+import warnings
 from dataclasses import dataclass
 
-from tunefarm.compiler.errors import ArtefactError
+from tunefarm.compiler.errors import ArtefactError, UntunedWarning
 from tunefarm.compiler.runtime.artefact.file_header import MOST_PARENTS, Lineage, lineage_of
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.runtime.spec.kernel_report import TUNED
+from tunefarm.configs.settings import has_database
 
 
 def build(request: BuildRequest, digest: Future[str | None] | None = None) -> BuildResult:
@@ -170,9 +174,12 @@ def _compiled(
     from tunefarm.compiler.runtime.artefact.file_header import digest_of
     from tunefarm.compiler.types import large_arrays
     from tunefarm.tuner.building.apply_best import Records
-    from tunefarm.tuner.building.compile import compile_with
-    from tunefarm.tuner.building.lowered import keep_choice, lower_model
-    from tunefarm.tuner.building.overflow import overflow_note
+    from tunefarm.tuner.building.lowered import (
+        compile_with,
+        keep_choice,
+        lower_model,
+        overflow_note,
+    )
     from tunefarm.tuner.building.recorded_plan import plan_to_apply
     from tunefarm.tuner.building.size_plan import size_plan
 
@@ -237,7 +244,7 @@ def _fallback(
 ) -> ExecutableSpec:
     """The variant for other CPUs, from their own records, with their own plan if there is one."""
     from tunefarm.tuner.building.apply_best import Records
-    from tunefarm.tuner.building.compile import compile_with
+    from tunefarm.tuner.building.lowered import compile_with
     from tunefarm.tuner.building.recorded_plan import plan_to_apply
 
     choose, numerics = Records(store, settings, target).choose, lowered.numerics
@@ -297,3 +304,38 @@ class ParentChoice:
             if built.digest_with(line[number + 1 :]) == digest:
                 return line[number + 1 :]
         return line[:MOST_PARENTS]
+
+
+# Builds for Python: loaded at once, untuned where nobody named a database and there is none.
+
+
+def build_in_memory(request: BuildRequest, *, stacklevel: int) -> Executable:
+    """Build what is asked for and load it; an `UntunedWarning` if no kernel is tuned, or some are
+    not though the database has records that might do.
+
+    `stacklevel` is as in `warnings.warn`, counted from the caller of this function. Raises
+    TunefarmError.
+    """
+    executable, note = build_and_note(request)
+    if note:
+        warnings.warn(note, UntunedWarning, stacklevel=stacklevel + 1)
+    return executable
+
+
+def build_and_note(request: BuildRequest) -> tuple[Executable, str]:
+    """What `build_in_memory` builds, and the text of its warning, "" for none."""
+    url = request.settings.database.url
+    without = not has_database(request.settings)
+    without_any = without and not request.asks_only_shipped
+    executable, result = build_loaded(replace(request, untuned=without_any))
+    sources = [kernel.schedule_source for kernel in executable.kernels]
+    left = "; ".join(dict.fromkeys(map(str, result.unapplied)))
+    if sources and TUNED not in sources:
+        reason = f"there is no database {url}" if without else "no record of the database applies"
+        reason += f" ({left})" if left else ""
+        text = f"is built untuned: {reason}; tunefarm.tune measures its kernels"
+    elif left and (untuned := sum(source != TUNED for source in sources)):
+        text = f"is built with {untuned} of {len(sources)} kernels untuned: {left}"
+    else:
+        return executable, ""
+    return executable, f"{request.model} {text}"

@@ -22,17 +22,77 @@ from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.numerics import Numerics
 from tunefarm.compiler.types.precision import Precision
 from tunefarm.configs.settings import Settings
-from tunefarm.tuner.building.compile import compile_with
 from tunefarm.tuner.building.record import keep_plan
 from tunefarm.tuner.calibration.choice import RELATIVE_ERROR, ChoicePoint, PrecisionChoice
-from tunefarm.tuner.calibration.collect import calibrate
+from tunefarm.tuner.calibration.collect import calibrate, too_sensitive
 from tunefarm.tuner.calibration.data import SampleForm, read_samples
 from tunefarm.tuner.calibration.options import AUTO, CHOSEN, INT8, PrecisionOptions
-from tunefarm.tuner.calibration.solo import too_sensitive
 from tunefarm.tuner.from_settings import numerics_of
 
 if TYPE_CHECKING:
     from tunefarm.db.store import Store
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from tunefarm.compiler.content_cache import ContentCache
+from tunefarm.compiler.llvm.object_cache import ObjectCache
+from tunefarm.compiler.pipeline import Compiled, compile_model
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
+from tunefarm.compiler.runtime.spec.guards import SizeGuard
+from tunefarm.compiler.schedule.choice import ChooseSchedule
+from tunefarm.compiler.types.chosen_sizes import choose_sizes, put_sizes
+from tunefarm.compiler.types.conversions import converted
+from tunefarm.compiler.types.numerics import F16_NUMERICS
+from tunefarm.compiler.types.tensor_type import Array, TensorType
+from tunefarm.configs.settings import cache_folder
+from tunefarm.tuner.calibration.collect import with_outputs
+from tunefarm.tuner.from_settings import limits_of
+
+# Compile a model as the settings say, with the code that was made before.
+
+
+def compile_with(
+    graph: Graph,
+    choose: ChooseSchedule | None,
+    settings: Settings,
+    target: Target,
+    *,
+    fallback: bool = False,
+    dump_after: str | None = None,
+    dump_kernels: Collection[str] | None = None,
+    keep_llvm: bool = False,
+    numerics: Numerics | None = None,
+    guards: Sequence[SizeGuard] = (),
+    plan: GraphPlan | None = DEFAULT_PLAN,
+) -> Compiled:
+    """Compile a model with the schedules that `choose` gives (None: default schedules).
+
+    `numerics` is that of the settings if None; denormal numbers are as they say. The rest
+    is as in `compile_model`; where something is dumped all code is made anew.
+    """
+    folder = cache_folder(settings) if dump_after is None else None
+    cache = None if folder is None else ContentCache(folder)
+    objects = None if cache is None else ObjectCache(cache)
+    compiled = compile_model(
+        graph,
+        choose,
+        target=target,
+        threads=settings.compile.threads,
+        dump_after=dump_after,
+        dump_kernels=dump_kernels,
+        numerics=numerics_of(settings, numerics),
+        cache=objects,
+        limits=limits_of(settings),
+        fallback=fallback,
+        keep_llvm=keep_llvm,
+        guards=guards,
+        plan=plan,
+    )
+    if cache is not None and objects is not None and objects.misses:
+        cache.trim()
+    return compiled
+
 
 _NAMED = 4
 """Contractions that a note names."""
@@ -179,3 +239,54 @@ def record_choice(
     """Keep what was chosen for an imported model. Raises DatabaseError."""
     kind, model_hash = settings.compile.numerics, structural_hash(graph)
     keep_plan(store, kind, choice.to_json(), name, model_hash, settings, target)
+
+
+# Numbers that f16 does not hold, found by a run: what the note of a build says of them.
+
+"""Contractions that a note names."""
+
+
+def overflow_note(graph: Graph, built: Compiled, settings: Settings) -> str:
+    """Which contractions read numbers beyond f16's largest one, or "".
+
+    The built model is run once with seeded inputs; where its outputs are not finite, a build in f32
+    tells why. Models of another precision, or for other machines, are not run.
+    """
+    host = host_target()
+    if settings.compile.numerics != F16_NUMERICS.name or built.spec.target.key != host.key:
+        return ""
+    executable = Executable(built.spec.of_tensors())
+    inputs = {name: _drawn(type) for name, type in executable.inputs_at().items()}
+    if graph.signature is not None:
+        put_sizes(graph.signature, choose_sizes(graph.signature, {}), inputs)
+    if _are_finite(executable.run(inputs)):
+        return ""
+    prepared = prepare(graph)
+    found = [
+        item
+        for item in contractions(prepared)
+        if item.has(Precision.F16) and item.data not in prepared.inputs
+    ]
+    plain = settings.compile.model_copy(update={"numerics": "default"})
+    in_f32 = settings.model_copy(update={"compile": plain})
+    inner = with_outputs(prepared, dict.fromkeys(item.data for item in found))
+    values = Executable(compile_with(inner, None, in_f32, host).spec).run(inputs)
+    largest = float(np.finfo(np.float16).max)
+    names = [item.label for item in found if np.abs(values[item.data]).max() > largest]
+    if not names:
+        return ""
+    some = ", ".join(names[:_NAMED]) + ", ..." * (len(names) > _NAMED)
+    return f"outputs are not finite: f16 ends at {largest:g}, bf16 does not: operands of {some}"
+
+
+def _drawn(type: TensorType) -> Array:
+    """Normal floats; of other types 0 and 1."""
+    rng = np.random.default_rng(0)
+    is_float = type.dtype.is_float
+    drawn: Array = rng.standard_normal(type.shape) if is_float else rng.integers(0, 2, type.shape)
+    return converted(drawn, type.dtype)
+
+
+def _are_finite(outputs: dict[str, Array]) -> bool:
+    floats = (array for array in outputs.values() if array.dtype.kind == "f")
+    return all(bool(np.isfinite(array).all()) for array in floats)

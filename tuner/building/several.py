@@ -25,10 +25,8 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.large_arrays import kept
 from tunefarm.measure.sandbox.import_model import import_model
 from tunefarm.tuner.building.apply_best import Records
-from tunefarm.tuner.building.compile import compile_with
-from tunefarm.tuner.building.lowered import keep_choice, lower_model
+from tunefarm.tuner.building.lowered import compile_with, keep_choice, lower_model, overflow_note
 from tunefarm.tuner.building.model_file import other_file
-from tunefarm.tuner.building.overflow import overflow_note
 from tunefarm.tuner.building.recorded_plan import plan_to_apply
 from tunefarm.tuner.building.report import BuildReport, ProgramReport, build_report
 from tunefarm.tuner.building.request import (

@@ -13,7 +13,7 @@ from typing import Any
 
 from tunefarm.compiler.errors import DatabaseError, SettingsError
 from tunefarm.compiler.types.precision import Calibration, Precision, PrecisionPlan
-from tunefarm.tuner.records.json_values import from_json, to_json
+from tunefarm.configs.json_values import from_json, to_json
 
 RELATIVE_ERROR = "relative error"
 

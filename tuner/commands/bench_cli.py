@@ -36,7 +36,7 @@ from tunefarm.tuner.commands.verbosity import LOG, note, set_verbosity
 if TYPE_CHECKING:
     from tunefarm.compiler.runtime.execution.executable import Executable
     from tunefarm.tuner.building.request import BuildRequest
-    from tunefarm.tuner.commands.bench_sizes import SizedBench
+    from tunefarm.tuner.commands.bench import SizedBench
 
 
 def default_build(request: BuildRequest) -> Executable | None:
@@ -127,8 +127,13 @@ def bench(
             note(text)
         return
     options = benchmark.bench_options(ours.threads, rounds)
-    from tunefarm.tuner.commands.bench_record import record_bench
-    from tunefarm.tuner.commands.bench_sizes import bench_sizes, has_sizes, sized_line, sizes_table
+    from tunefarm.tuner.commands.bench import (
+        bench_sizes,
+        has_sizes,
+        record_bench,
+        sized_line,
+        sizes_table,
+    )
 
     LOG.info("built the model; timing it against %s", ", ".join(engines))
     result: benchmark.BenchResult | SizedBench

@@ -55,11 +55,11 @@ from tunefarm.tuner.commands.options import (
     TraceOption,
     UsageError,
     VerboseOption,
+    tune_options,
 )
 from tunefarm.tuner.commands.reduce_cli import reduce
 from tunefarm.tuner.commands.run_cli import run
 from tunefarm.tuner.commands.support_cli import docs, doctor, zoo
-from tunefarm.tuner.commands.tune_options import tune_options
 from tunefarm.tuner.commands.typed_command import next_build, to_go_on, typed_command
 from tunefarm.tuner.commands.usage import FIRST_STEPS, Command, Workflow
 from tunefarm.tuner.commands.verbosity import is_quiet, note, set_verbosity
@@ -236,7 +236,7 @@ def tune(
         with signals_held():
             from tunefarm.tuner.reports.task_table import TaskTable
             from tunefarm.tuner.result import changed_note, result_line, summary_lines
-            from tunefarm.tuner.tune_sizes import tune_sizes
+            from tunefarm.tuner.tune_precisions import tune_sizes
 
             report_tiles(settings)
         result = tune_sizes(asked)

@@ -21,9 +21,15 @@ from tunefarm.configs.files import write_text
 from tunefarm.configs.memory_room import require_libraries
 from tunefarm.configs.resource_limits import limit_behind
 from tunefarm.tuner.commands.command_files import check_files
-from tunefarm.tuner.commands.streams import OutputError, abandon_stdout
 from tunefarm.tuner.commands.usage import is_help, usage_message
-from tunefarm.tuner.commands.verbosity import LOG, is_quiet, note, set_verbosity
+from tunefarm.tuner.commands.verbosity import (
+    LOG,
+    OutputError,
+    abandon_stdout,
+    is_quiet,
+    note,
+    set_verbosity,
+)
 from tunefarm.tuner.interrupt import exit_code, interrupted, interruption
 from tunefarm.tuner.reports.terminal import console, printable_json, printable_streams
 

@@ -35,7 +35,7 @@ def main() -> None:
     try:
         from tunefarm.tuner.commands.cli import app
         from tunefarm.tuner.commands.command_line import run_command
-        from tunefarm.tuner.commands.streams import prepare_streams
+        from tunefarm.tuner.commands.verbosity import prepare_streams
 
         prepare_streams()
         code = run_command(app, sys.argv[1:])

@@ -37,8 +37,7 @@ from tunefarm.configs.settings import CompileSettings, Settings
 from tunefarm.db.store import Store
 from tunefarm.measure.sandbox.import_model import import_model
 from tunefarm.tuner.building.apply_best import Records
-from tunefarm.tuner.building.compile import compile_with
-from tunefarm.tuner.building.lowered import LoweredModel, lower_model
+from tunefarm.tuner.building.lowered import LoweredModel, compile_with, lower_model
 from tunefarm.tuner.building.recorded_plan import PlanToApply, plan_to_apply
 from tunefarm.tuner.calibration.options import CHOSEN, PrecisionOptions
 from tunefarm.tuner.commands.inspect_cli import VARIANTS

@@ -11,8 +11,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, TextIO
 
 from tunefarm.configs.errors import SettingsError
-from tunefarm.tuner.commands.streams import OutputError
-from tunefarm.tuner.commands.verbosity import LOG, is_quiet
+from tunefarm.tuner.commands.verbosity import LOG, OutputError, is_quiet
 from tunefarm.tuner.reports.job_state import JobState
 from tunefarm.tuner.reports.progress import Progress, make_progress
 from tunefarm.tuner.reports.report import TaskStatus, format_seconds

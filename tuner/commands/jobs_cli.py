@@ -137,7 +137,7 @@ def _checked(
     known: dict[str, Kernels],
 ) -> NewEntry:
     """An entry with absolute paths, checked as its job will be."""
-    from tunefarm.tuner.commands.tune_options import parsed_tune, tune_options
+    from tunefarm.tuner.commands.options import parsed_tune, tune_options
     from tunefarm.tuner.commands.typed_command import typed_command
 
     typed = ["--model", os.path.abspath(model)]

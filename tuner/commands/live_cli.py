@@ -73,7 +73,7 @@ def watch(
         if serve:
             _serve(store, job, port)
             return
-        from tunefarm.tuner.commands.watch_job import Watch, end_parts
+        from tunefarm.tuner.commands.job_status import Watch, end_parts
         from tunefarm.tuner.reports.progress import make_progress
 
         table, line = end_parts(Watch(store, make_progress(), job).follow())

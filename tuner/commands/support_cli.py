@@ -104,8 +104,15 @@ def doctor(
     if calibrate:
         _calibrate(output, json)
         return
-    from tunefarm.tuner.doctor.checkup import checkup, report_json
-    from tunefarm.tuner.doctor.findings import Finding, Grade, Question, summary, worst
+    from tunefarm.tuner.doctor.checkup import (
+        Finding,
+        Grade,
+        Question,
+        checkup,
+        report_json,
+        summary,
+        worst,
+    )
 
     noise = f", measuring noise for {seconds:g} s" if seconds else ""
     print(f"checking this machine{noise}", file=sys.stderr)

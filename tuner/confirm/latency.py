@@ -33,7 +33,7 @@ from tunefarm.measure.cpu_quota import read_quota
 from tunefarm.measure.cpus import usable_cpus
 from tunefarm.measure.machine import check_none_lost, on_cores
 from tunefarm.measure.worker.stability import relative_mad
-from tunefarm.measure.worker.undisturbed import UndisturbedSlices
+from tunefarm.measure.worker.timer import UndisturbedSlices
 from tunefarm.tuner.confirm.drawn_inputs import drawn_inputs
 from tunefarm.tuner.confirm.verdict import LEAST_PAIRS, Meeting, compare, standing
 from tunefarm.tuner.interrupt import asked_to_stop

@@ -28,10 +28,10 @@ from tunefarm.measure.machine import fingerprint
 from tunefarm.measure.worker.roof import measure_roof
 from tunefarm.tuner.confirm.latency import ModelLatency, aligned_inputs, pinned
 from tunefarm.tuner.from_settings import limits_of, numerics_of
-from tunefarm.tuner.records.model_graphs import ModelGraphs
 from tunefarm.tuner.records.model_latencies import (
     AppliedKernel,
     MachineRoof,
+    ModelGraphs,
     ModelStep,
     ModelTimes,
     Ratio,

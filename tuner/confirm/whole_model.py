@@ -25,7 +25,7 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.runtime.artefact import artefact
-from tunefarm.compiler.runtime.artefact.code_digest import code_digest
+from tunefarm.compiler.runtime.artefact.seal import code_digest
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.schedule.choice import ChooseSchedule
@@ -40,7 +40,7 @@ from tunefarm.db.store import Store
 from tunefarm.measure.compare import Comparison
 from tunefarm.measure.farm.runner import CallsNodes
 from tunefarm.tuner.building.apply_best import choose_from
-from tunefarm.tuner.building.compile import compile_with
+from tunefarm.tuner.building.lowered import compile_with
 from tunefarm.tuner.building.report import BuildReport, build_report
 from tunefarm.tuner.confirm.exchange import BUILD_NAMES, DEFAULT, TUNED, InModel
 from tunefarm.tuner.confirm.finalists import Settled

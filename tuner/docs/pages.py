@@ -29,19 +29,19 @@ class Reference:
 
 
 def _configuration() -> str:
-    from tunefarm.tuner.docs.configuration_page import configuration_page
+    from tunefarm.tuner.docs.references import configuration_page
 
     return configuration_page()
 
 
 def _python_api() -> str:
-    from tunefarm.tuner.docs.api_page import api_page
+    from tunefarm.tuner.docs.references import api_page
 
     return api_page()
 
 
 def _operators() -> str:
-    from tunefarm.tuner.docs.operators_page import operators_page
+    from tunefarm.tuner.docs.references import operators_page
 
     return operators_page()
 

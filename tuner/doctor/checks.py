@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from tunefarm.configs.errors import DatabaseError, SettingsError, TunefarmError
 from tunefarm.measure.farm.ray_address import WITHOUT_RAY
 from tunefarm.measure.sandbox.isolated import ask_isolated
-from tunefarm.tuner.doctor.findings import Finding, Question, ok, problem, settings_of, warning
+from tunefarm.tuner.doctor.checkup import Finding, Question, ok, problem, settings_of, warning
 from tunefarm.tuner.reports.report import format_bytes, format_share
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ import os
 import sys
 import traceback
 
-from tunefarm.tuner.doctor.checkup import CHECKS
-from tunefarm.tuner.doctor.findings import Finding, Question
+from tunefarm.tuner.doctor.checkup import CHECKS, Finding, Question
 
 
 def main(arguments: list[str]) -> int:

@@ -35,10 +35,10 @@ from tunefarm.tuner.pages.contents import Contents
 from tunefarm.tuner.pages.kernels import Kernel
 from tunefarm.tuner.pages.model_graph import Drawing, colours_of, drawing_of, legend_of
 from tunefarm.tuner.records.graph_choice import GraphChoice
-from tunefarm.tuner.records.model_graphs import ModelGraphs
 from tunefarm.tuner.records.model_latencies import (
     EngineTime,
     MeasuredModel,
+    ModelGraphs,
     ModelStep,
     ModelTimes,
     Ratio,

@@ -16,17 +16,17 @@ from bokeh.models import ColumnDataSource, HoverTool
 from bokeh.models.annotations import Legend
 from bokeh.plotting import figure
 
-from tunefarm.tuner.pages import trial_plot
+from tunefarm.tuner.pages import kernels
 
 TEXT, GRID = "#010101", "#020202"
 """Colours that the script replaces by those of light or dark pages."""
 _KINDS = {
-    trial_plot.OK: ("circle", "#4c8bf5", 5),
-    trial_plot.EARLY: ("circle", "#9db8e8", 4),
-    trial_plot.NOISE: ("circle", "#b0b0b0", 4),
-    trial_plot.FAILED: ("x", "#d9534f", 6),
-    trial_plot.REJECTED: ("inverted_triangle", "#e08a00", 9),
-    trial_plot.APPLIED: ("star", "#1f9d55", 14),
+    kernels.OK: ("circle", "#4c8bf5", 5),
+    kernels.EARLY: ("circle", "#9db8e8", 4),
+    kernels.NOISE: ("circle", "#b0b0b0", 4),
+    kernels.FAILED: ("x", "#d9534f", 6),
+    kernels.REJECTED: ("inverted_triangle", "#e08a00", 9),
+    kernels.APPLIED: ("star", "#1f9d55", 14),
 }
 _TOOLS = "pan,box_zoom,wheel_zoom,reset"
 

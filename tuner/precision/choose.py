@@ -38,11 +38,10 @@ from tunefarm.tuner.calibration.choice import (
     ContractionCost,
     PrecisionChoice,
 )
-from tunefarm.tuner.calibration.collect import calibrate
+from tunefarm.tuner.calibration.collect import SOLO_SAMPLES, SoloRuns, calibrate
 from tunefarm.tuner.calibration.data import SampleForm, Samples, Split, read_samples
 from tunefarm.tuner.calibration.metric import Joints, Metric, relative_error, unseen_error
 from tunefarm.tuner.calibration.options import PrecisionOptions
-from tunefarm.tuner.calibration.solo import SOLO_SAMPLES, SoloRuns
 from tunefarm.tuner.confirm.drawn_inputs import drawn_sizes, seeded_inputs
 from tunefarm.tuner.confirm.latency import (
     COMPARISON,
@@ -51,14 +50,15 @@ from tunefarm.tuner.confirm.latency import (
     placed_programs,
 )
 from tunefarm.tuner.confirm.verdict import Meeting, compare
-from tunefarm.tuner.precision.model import PlannedModel, Say
-from tunefarm.tuner.precision.search import Assignment, Item, Point, best_point, find_points, pareto
-from tunefarm.tuner.precision.speed import (
+from tunefarm.tuner.precision.model import (
     Conversion,
+    PlannedModel,
+    Say,
     UniformTimes,
     conversions,
     copy_seconds_per_byte,
 )
+from tunefarm.tuner.precision.search import Assignment, Item, Point, best_point, find_points, pareto
 from tunefarm.tuner.records.size_ranges import points_of
 
 # The data of a choice: samples to search with, to check and to report with, and their ranges.

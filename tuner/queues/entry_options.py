@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tunefarm.configs.errors import DatabaseError
+from tunefarm.configs.json_values import from_json, to_json
 from tunefarm.configs.settings import shown_precision
 from tunefarm.db.queue import QueueEntry
-from tunefarm.tuner.records.json_values import from_json, to_json
 
 GOOD = "good"
 """How a turn ended whose job came to its end. Others were `interrupted` with the whole night,

@@ -44,7 +44,7 @@ from tunefarm.db.queue import (
 from tunefarm.db.records import EntryState
 from tunefarm.db.store import Store
 from tunefarm.db.work import close_lost_jobs
-from tunefarm.measure.sandbox.module_command import module_command
+from tunefarm.measure.sandbox.by_name import module_command
 from tunefarm.tuner.interrupt import interruptible, signals_held
 from tunefarm.tuner.queues.division import OpenEntry, PastTurn, least_seconds, next_turn
 from tunefarm.tuner.queues.entry_options import (
@@ -61,7 +61,7 @@ from tunefarm.tuner.queues.entry_options import (
 )
 from tunefarm.tuner.reports.progress import Progress
 from tunefarm.tuner.reports.report import format_duration
-from tunefarm.tuner.search.retry_policy import RetryPolicy
+from tunefarm.tuner.search.job_coordination import RetryPolicy
 
 # --- A turn of an entry: `tune --model …` in a process of its own, which may crash alone ---------
 

@@ -18,8 +18,8 @@ from typing import Any
 
 from tunefarm.compiler.errors import PlanError
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, PLAIN, GraphPlan, Layout
+from tunefarm.configs.json_values import from_json, to_json
 from tunefarm.measure.unchanged import is_unchanged
-from tunefarm.tuner.records.json_values import from_json, to_json
 
 _CHANNELS_LAST = "NHWC"
 _NAMED = 3

@@ -11,18 +11,14 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from tunefarm import compiler
+from tunefarm.compiler.plan.choices.program_steps import ProgramStep
 from tunefarm.compiler.target import Target
-from tunefarm.configs.settings import Settings
-from tunefarm.db import model_queries
-from tunefarm.db.records import LatencyPurpose, LatencyRecord, TargetRecord
-from tunefarm.db.store import Store
-from tunefarm.measure.unchanged import is_unchanged
-from tunefarm.tuner.records.json_values import (
+from tunefarm.configs.json_values import (
     Count,
     Number,
     Positive,
@@ -30,7 +26,70 @@ from tunefarm.tuner.records.json_values import (
     named_rows,
     to_json,
 )
-from tunefarm.tuner.records.model_graphs import ModelGraphs, require_order
+from tunefarm.configs.settings import Settings
+from tunefarm.db import model_queries
+from tunefarm.db.records import LatencyPurpose, LatencyRecord, TargetRecord
+from tunefarm.db.store import Store
+from tunefarm.measure.unchanged import is_unchanged
+
+# A model's graph as a job records it: its steps as the rules have them, and under its plan.
+
+MOST_STEPS = 20_000
+MOST_OPERATORS = 200
+"""Of a step that is recorded; the rest is left out."""
+_MOST_CHARACTERS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class ModelGraphs:
+    """The steps by the rules, and those of the plan that is applied; nothing where none is."""
+
+    rules: tuple[ProgramStep, ...]
+    planned: tuple[ProgramStep, ...] = ()
+
+    @property
+    def applied(self) -> tuple[ProgramStep, ...]:
+        """The steps that a build has."""
+        return self.planned or self.rules
+
+    def is_of(self, steps: Sequence[ModelStep]) -> bool:
+        """Whether these are the applied steps, but for copies of memory."""
+        return [step.key for step in steps if step.key] == [step.key for step in self.applied]
+
+    def to_json(self) -> dict[str, Any]:
+        """The graphs as JSON values."""
+        return {"rules": _to_json(self.rules), "planned": _to_json(self.planned)}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> ModelGraphs:
+        """The inverse of `to_json`. Raises ValueError or KeyError on any other JSON."""
+        rows = {name: named_rows(ProgramStep, data[name]) for name in ("rules", "planned")}
+        found = from_json(ModelGraphs, rows)
+        for steps in (found.rules, found.planned):
+            require_order([step.reads for step in steps])
+        return found
+
+
+def _to_json(steps: Sequence[ProgramStep]) -> list[Any]:
+    return [
+        [
+            step.name[:_MOST_CHARACTERS],
+            step.key,
+            step.value[:_MOST_CHARACTERS],
+            list(step.operators[:MOST_OPERATORS]),
+            step.layout,
+            list(step.reads),
+        ]
+        for step in steps[:MOST_STEPS]
+    ]
+
+
+def require_order(reads: Sequence[Sequence[int]]) -> None:
+    """Raise ValueError unless every step reads from earlier ones alone."""
+    for number, sources in enumerate(reads):
+        if any(not 0 <= source < number for source in sources):
+            raise ValueError(f"step {number} reads what is not written yet")
+
 
 FORM = 1
 """Of the JSON; another one is not read."""

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from tunefarm.compiler.types.signature import AxisSource, Signature
 from tunefarm.compiler.types.sizes import Symbol, symbols_of, value_of
-from tunefarm.tuner.records.json_values import from_json, to_json
+from tunefarm.configs.json_values import from_json, to_json
 
 WITHIN = 0.05
 """A schedule serves a size if it takes so much longer than the best at most (0.05 is 5 %)."""

@@ -15,13 +15,63 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from tunefarm.configs.clock import since_boot
-from tunefarm.configs.errors import DatabaseError, DatabaseUnavailableError, LeaseTakenError
+from tunefarm.configs.errors import (
+    DatabaseError,
+    DatabaseMovedError,
+    DatabaseUnavailableError,
+    LeaseTakenError,
+)
 from tunefarm.db import queries
 from tunefarm.db.records import TaskKey, TrialRecord
 from tunefarm.db.store import Store
 from tunefarm.db.work import Claim, asked, claim, release_claims, renew_lease
 from tunefarm.measure.measurement import Status
 from tunefarm.tuner.interrupt import signals_held
+from tunefarm.tuner.reports.progress import Progress
+
+# What a job does while its database cannot be written: it waits, says so, and goes on.
+
+DATABASE_RETRY_SECONDS = 1.0
+REMIND_SECONDS = 60.0
+
+
+class RetryPolicy:
+    """Asked by a store before it gives up (`Store.patience`). After `stop` it waits no more."""
+
+    def __init__(
+        self,
+        progress: Progress,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._progress = progress
+        self._sleep = sleep
+        self._clock = clock
+        self._stopped = False
+        self._said = -REMIND_SECONDS
+
+    def stop(self) -> None:
+        """Wait no more; safe to call from a signal handler."""
+        self._stopped = True
+
+    def __call__(self, error: DatabaseUnavailableError) -> bool:
+        """Wait and report; whether to try again."""
+        if isinstance(error, DatabaseMovedError):  # and the store goes on
+            self._progress.message(error.message)
+            return True
+        if self._stopped:
+            return False
+        now = self._clock()
+        if now - self._said >= REMIND_SECONDS:
+            self._said = now
+            self._progress.message(
+                f"{error.message}: the job pauses and goes on when the database can be written"
+                " (Ctrl-C ends it; what was recorded is safe)"
+            )
+        self._sleep(DATABASE_RETRY_SECONDS)
+        return not self._stopped
+
 
 LOOK_SECONDS = 0.5
 RETRY_SECONDS = 2.0  # between two attempts to claim what another job has claimed

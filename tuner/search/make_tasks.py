@@ -24,13 +24,14 @@ from tunefarm.tuner.model.cost_model import CostModel, TrainingData
 from tunefarm.tuner.model.features import Correction, FeatureExtractor
 from tunefarm.tuner.model.history import (
     JOB_ROWS,
+    Known,
     PastKernel,
     background,
     bests,
     bests_elsewhere,
+    nearest_bests,
     read_history,
 )
-from tunefarm.tuner.model.relatives import Known, nearest_bests
 from tunefarm.tuner.records.size_ranges import SizePoint, points_of, searched_points
 from tunefarm.tuner.records.trials import task_key
 from tunefarm.tuner.search.budget import TaskProgress

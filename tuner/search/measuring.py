@@ -12,8 +12,7 @@ from tunefarm.measure.farm.make_runner import create_runner
 from tunefarm.measure.farm.runner import Runner, RunnerOptions, ServesTargets
 from tunefarm.measure.farm.slots import plan_slots
 from tunefarm.measure.machine import on_cores
-from tunefarm.measure.worker.early_stop import FEWEST
-from tunefarm.measure.worker.timer import MORE_ROUNDS, TimingOptions
+from tunefarm.measure.worker.timer import FEWEST, MORE_ROUNDS, TimingOptions
 from tunefarm.tuner.from_settings import targets_of
 
 TIMING_SHARE = 0.5  # of what a run may take; the rest is for its check

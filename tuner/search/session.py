@@ -23,8 +23,8 @@ from tunefarm.measure.compare import LogRatio, pair_of
 from tunefarm.measure.farm.runner import Runner
 from tunefarm.measure.measurement import LOST_TO_NOISE, MeasureRequest, MeasureResult, Status
 from tunefarm.tuner.model.cost_model import CostModel, TrainingData
+from tunefarm.tuner.model.history import relatives_bests
 from tunefarm.tuner.model.lessons import Lesson, Trainer
-from tunefarm.tuner.model.relatives import relatives_bests
 from tunefarm.tuner.records.trials import trial_record
 from tunefarm.tuner.reports.progress import Progress
 from tunefarm.tuner.reports.report import TaskStatus

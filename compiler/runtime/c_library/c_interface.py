@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tunefarm.compiler.errors import ExportError
+from tunefarm.compiler.runtime.execution.kernel_functions import KernelOperands, kernel_operands
 from tunefarm.compiler.runtime.machine.thread_pool import is_supported_on
 from tunefarm.compiler.runtime.sizes.model_ports import ModelPorts
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.runtime.spec.guards import sizes_text
-from tunefarm.compiler.runtime.spec.kernel_operands import KernelOperands, kernel_operands
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.signature import Signature, SizedPort
 from tunefarm.compiler.types.tensor_type import TensorType

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tunefarm.compiler.machine.float_state import float_state_c
 from tunefarm.compiler.runtime.c_library.c_interface import CInterface, CKernels, in_comment
 from tunefarm.compiler.runtime.c_library.c_programs import LinkedProgram
-from tunefarm.compiler.runtime.spec.kernel_operands import KernelOperands
+from tunefarm.compiler.runtime.execution.kernel_functions import KernelOperands
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.numerics import FLUSH
 from tunefarm.compiler.types.tensor_type import TensorType

@@ -11,9 +11,6 @@ from tunefarm.compiler.foreign_functions import ELEMENT_TYPES
 from tunefarm.compiler.machine.amx_set_up import TilePalette, set_up_ir
 from tunefarm.compiler.machine.float_state import float_state_ir
 from tunefarm.compiler.runtime.entry.ir_body import IrBody, SizeEmitter
-from tunefarm.compiler.runtime.entry.row_copies import copy_function
-from tunefarm.compiler.runtime.entry.step_clock import clock_ir, tick_ir
-from tunefarm.compiler.runtime.spec.dense_copies import dense_places
 from tunefarm.compiler.runtime.spec.executable_spec import (
     ENTRY_SYMBOL,
     REPORT_BYTES,
@@ -31,10 +28,16 @@ from tunefarm.compiler.runtime.spec.executable_spec import (
     Place,
     RowStep,
     RunStep,
+    dense_places,
     extents_bytes,
 )
-from tunefarm.compiler.runtime.spec.port_layout import PortLayout, layout_of, layout_of_axes
-from tunefarm.compiler.runtime.spec.size_table import SizeTable, copied_ports
+from tunefarm.compiler.runtime.spec.size_table import (
+    PortLayout,
+    SizeTable,
+    copied_ports,
+    layout_of,
+    layout_of_axes,
+)
 from tunefarm.compiler.types.dims import size_of
 from tunefarm.compiler.types.numerics import FLUSH
 from tunefarm.compiler.types.open_axes import (
@@ -46,6 +49,52 @@ from tunefarm.compiler.types.open_axes import (
 )
 from tunefarm.compiler.types.signature import ResultSource, Signature, SizedPort
 from tunefarm.compiler.types.sizes import Dimension, Size
+
+# Functions in LLVM IR that copy rows between dense arrays and padded places.
+
+
+def copy_function(
+    name: str, layout: PortLayout, out: bool, operand: Callable[[IrBody, Dimension], str]
+) -> str:
+    """The function (to, from, numbers) that copies rows, `out` of their padded place or into it.
+
+    `operand` writes what a dimension is, of the numbers.
+    """
+    body = IrBody()
+    body.line("br label %begin")
+    body.line("begin:")
+    row = operand(body, layout.row)
+    counts = [operand(body, level.count) for level in layout.levels]
+    dense = [operand(body, level.dense) for level in layout.levels]
+    target, source, before = "%to", "%from", "begin"
+    for depth, level in enumerate(layout.levels):
+        body.line(f"br label %head{depth}")
+        body.line(f"head{depth}:")
+        body.line(f"%i{depth} = phi i64 [ 0, %{before} ], [ %after{depth}, %next{depth} ]")
+        more = body.value(f"icmp slt i64 %i{depth}, {counts[depth]}")
+        leave = f"next{depth - 1}" if depth else "done"
+        body.line(f"br i1 {more}, label %body{depth}, label %{leave}")
+        body.line(f"body{depth}:")
+        steps = (dense[depth], str(level.padded)) if out else (str(level.padded), dense[depth])
+        target = _moved(body, target, f"%i{depth}", steps[0])
+        source = _moved(body, source, f"%i{depth}", steps[1])
+        before = f"body{depth}"
+    body.line(f"call void @llvm.memcpy.p0.p0.i64(ptr {target}, ptr {source}, i64 {row}, i1 false)")
+    innermost = len(layout.levels) - 1
+    body.line(f"br label %next{innermost}" if layout.levels else "br label %done")
+    for depth in reversed(range(len(layout.levels))):
+        body.line(f"next{depth}:")
+        body.line(f"%after{depth} = add i64 %i{depth}, 1")
+        body.line(f"br label %head{depth}")
+    body.line("done:")
+    body.line("ret void")
+    return f"define internal void @{name}(ptr %to, ptr %from, ptr %numbers) {{\n{body}\n}}\n"
+
+
+def _moved(body: IrBody, pointer: str, index: str, step: str) -> str:
+    offset = body.value(f"mul i64 {index}, {step}")
+    return body.value(f"getelementptr i8, ptr {pointer}, i64 {offset}")
+
 
 # --- Calls of functions that are not ours in the entry function, as LLVM IR ----------------------
 #
@@ -182,7 +231,7 @@ class OpenCall:
     `pointer` appends what computes a location's address, and gives its name. Before the call the
     true extents are stored in the arena, in front of the report, and pointers to them in a table on
     the stack: both belong to the run alone. What has padding inside goes through dense copies in
-    the workspace (`tunefarm.compiler.runtime.spec.dense_copies`).
+    the workspace (`tunefarm.compiler.runtime.spec.executable_spec`).
     """
 
     body: IrBody
@@ -681,3 +730,59 @@ class _EntryLoops:
         """Whether the bool at a place is true."""
         byte = self._body.value(f"load i8, ptr {self._pointer(place)}")
         return self._body.value(f"icmp ne i8 {byte}, 0")
+
+
+# A clock inside the entry function, which counts how long each step of a run takes.
+
+CLOCKED_ENTRY_SYMBOL = "tunefarm_run_clocked"
+CLOCK_SYMBOL = "tunefarm_clock"
+TICKS_SYMBOL = "tunefarm_ticks"
+_READ = "call i64 @llvm.readcyclecounter()"
+_READ_ARM = 'call i64 @llvm.read_volatile_register.i64(metadata !{!"cntvct_el0"})'
+_CLOCK = """\
+@{ticks} = global [{counts} x i64] zeroinitializer
+@step_clock.last = internal global i64 0
+declare i64 @llvm.readcyclecounter()
+declare i64 @llvm.read_volatile_register.i64(metadata)
+define i64 @{clock}() {{
+  %now = {read}
+  ret i64 %now
+}}
+define internal void @step_clock.tick(i64 %step) noinline nounwind {{
+  %now = {read}
+  %last = load i64, ptr @step_clock.last
+  %spent = sub i64 %now, %last
+  %place = getelementptr i64, ptr @{ticks}, i64 %step
+  %before = load i64, ptr %place
+  %sum = add i64 %before, %spent
+  store i64 %sum, ptr %place
+  store i64 %now, ptr @step_clock.last
+  ret void
+}}
+define void @{clocked}(ptr %inputs, ptr %outputs, ptr %constants, ptr %arena, ptr %runtime) {{
+  %now = {read}
+  store i64 %now, ptr @step_clock.last
+  call void @{entry}(ptr %inputs, ptr %outputs, ptr %constants, ptr %arena, ptr %runtime)
+  {behind}
+  ret void
+}}
+"""
+
+
+def tick_ir(step: int) -> str:
+    """The instruction that ends a step: its ticks are counted up to here."""
+    return f"call void @step_clock.tick(i64 {step})"
+
+
+def clock_ir(triple: str, steps: int, entry: str) -> str:
+    """LLVM IR of the clock for CPUs of an LLVM triple, and of the function that calls the `entry`
+    of so many steps."""
+    return _CLOCK.format(
+        ticks=TICKS_SYMBOL,
+        counts=steps + 1,
+        read=_READ_ARM if triple.startswith("aarch64") else _READ,
+        clock=CLOCK_SYMBOL,
+        clocked=CLOCKED_ENTRY_SYMBOL,
+        entry=entry,
+        behind=tick_ir(steps),
+    )

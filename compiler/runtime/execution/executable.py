@@ -14,7 +14,7 @@ import numpy as np
 
 from tunefarm.compiler.errors import ArtefactError, InputError
 from tunefarm.compiler.runtime.artefact import artefact
-from tunefarm.compiler.runtime.artefact.code_digest import code_digest
+from tunefarm.compiler.runtime.artefact.seal import code_digest
 from tunefarm.compiler.runtime.execution.frame import BoundRun, Frame
 from tunefarm.compiler.runtime.execution.loaded_program import (
     LoadedModel,
@@ -49,12 +49,48 @@ from tunefarm.compiler.with_count import with_count
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from tunefarm.compiler.runtime.artefact.constants_check import ConstantsCheck
-    from tunefarm.compiler.runtime.execution.call_queue import CallQueue
+    from tunefarm.compiler.runtime.artefact.artefact import ConstantsCheck
     from tunefarm.compiler.runtime.execution.kernel_functions import KernelFunction
     from tunefarm.compiler.runtime.execution.profile import Clocked, Profile
     from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
     from tunefarm.compiler.strings.run_prefix import PrefixRun
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+# CallQueue: calls of a model that wait for cores, for `Executable.run_async`.
+
+R = TypeVar("R")
+
+
+class CallQueue:
+    """Runs calls in the order in which they come, at most as many at a time as there are cores for.
+
+    More at once would share the cores: all would end later, and none sooner.
+    """
+
+    def __init__(self, threads: int) -> None:
+        """Each call keeps `threads` cores busy."""
+        self.workers = max(1, usable_cores() // threads)
+        self._process = os.getpid()
+        self._executor = self._started()
+
+    def submit(self, call: Callable[[], R]) -> Future[R]:
+        """What a call will return, or raise."""
+        if self._process != os.getpid():  # after a fork the threads are the parent's
+            self._process, self._executor = os.getpid(), self._started()
+        return self._executor.submit(call)
+
+    def _started(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self.workers, "tunefarm-calls")
+
+
+def usable_cores() -> int:
+    """Those that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
 
 _EntryFunction = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 5)
 
@@ -341,10 +377,6 @@ class Executable:
         """
         with self._starting:
             if self._calls is None:
-                from tunefarm.compiler.runtime.execution.call_queue import (
-                    CallQueue,  # 20 ms, which callers of `run` go without
-                )
-
                 self._calls = CallQueue(self.threads)
         return self._calls.submit(partial(self.run, inputs, out))
 

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from tunefarm.compiler.runtime.entry.entry import clocked_entry_of
-from tunefarm.compiler.runtime.entry.step_clock import (
+from tunefarm.compiler.runtime.entry.entry import (
     CLOCK_SYMBOL,
     CLOCKED_ENTRY_SYMBOL,
     TICKS_SYMBOL,
+    clocked_entry_of,
 )
 from tunefarm.compiler.runtime.execution.loaded_program import LoadedProgram
 from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode

@@ -14,9 +14,8 @@ from tunefarm.compiler.runtime.sizes.size_state import SizeState
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.runtime.spec.guards import SizeGuard
 from tunefarm.compiler.runtime.spec.joined_signature import joined_signature
-from tunefarm.compiler.runtime.spec.port_layout import layout_of
 from tunefarm.compiler.runtime.spec.ports import Port
-from tunefarm.compiler.runtime.spec.size_table import copied_ports, is_late
+from tunefarm.compiler.runtime.spec.size_table import copied_ports, is_late, layout_of
 from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.signature import (
     AxisSource,

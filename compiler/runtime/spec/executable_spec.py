@@ -13,7 +13,7 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.metadata import NO_METADATA, Metadata
 from tunefarm.compiler.types.numerics import KEEP, Denormals
-from tunefarm.compiler.types.open_axes import OpenAxes
+from tunefarm.compiler.types.open_axes import OpenAxes, lies_dense
 from tunefarm.compiler.types.packing import Packing
 from tunefarm.compiler.types.signature import Signature
 from tunefarm.compiler.types.structure import NO_STRUCTURE, Structure
@@ -120,7 +120,7 @@ class FunctionStep:
 
     Where sizes are open `axes` has for each buffer what is there of it (None: all, or absent), in
     terms of the i64 vector at `sizes`, and dense copies of what has padding inside lie in the arena
-    from `workspace` on, see `tunefarm.compiler.runtime.spec.dense_copies`. Else there are no
+    from `workspace` on, see `tunefarm.compiler.runtime.spec.executable_spec`. Else there are no
     `axes`.
     """
 
@@ -313,3 +313,19 @@ class ExecutableSpec:
     def of_tensors(self) -> ExecutableSpec:
         """The same, called with tensors alone: no lists and optionals, and numbers for strings."""
         return replace(self, structure=NO_STRUCTURE)
+
+
+# Dense copies of tensors for custom operators: these know nothing of padding inside of a tensor.
+
+
+def dense_places(
+    types: Sequence[TensorType | None], axes: Sequence[OpenAxes | None]
+) -> tuple[tuple[int | None, ...], int]:
+    """Where in the workspace the copy of each tensor is, None of those without; bytes of all."""
+    places: list[int | None] = []
+    end = 0
+    for type, own in zip(types, axes, strict=True):
+        copied = type is not None and own is not None and not lies_dense(own)
+        places.append(end if copied else None)
+        end += aligned(type.bytes) if type is not None and copied else 0
+    return tuple(places), end

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tunefarm.compiler.errors import VerifyError
-from tunefarm.compiler.runtime.spec.dense_copies import dense_places
 from tunefarm.compiler.runtime.spec.executable_spec import (
     ALIGNMENT,
     AgainStep,
@@ -17,6 +16,7 @@ from tunefarm.compiler.runtime.spec.executable_spec import (
     Location,
     LoopStep,
     Place,
+    dense_places,
     report_bytes,
 )
 from tunefarm.compiler.types.open_axes import bound_shape, places_of

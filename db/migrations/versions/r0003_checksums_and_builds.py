@@ -14,8 +14,7 @@ import sqlalchemy as sa
 from alembic import op
 
 from tunefarm.db.migrations.tables import create_table, reference, required
-from tunefarm.db.packing import pack
-from tunefarm.db.schema import where
+from tunefarm.db.schema import pack, where
 
 revision = "0003"
 down_revision = "0002"

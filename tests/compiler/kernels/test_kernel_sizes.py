@@ -23,8 +23,7 @@ from tunefarm.compiler.kernels.serialize import kernel_from_json, kernel_to_json
 from tunefarm.compiler.kernels.workload_key import workload_key
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import TensorType
-from tunefarm.measure.worker.reference import make_inputs
-from tunefarm.measure.worker.rounding import rounding_of
+from tunefarm.measure.worker.reference import make_inputs, rounding_of
 from tunefarm.measure.worker.workload import OutputCheck
 
 ROWS, LENGTH = 3, 20

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.compiler.llvm.test_shuffles import run
-from tunefarm.compiler.llvm.lane_patterns import Pieces, collect, pieces_of, readers
+from tunefarm.compiler.llvm.shuffles import Pieces, collect, pieces_of, readers
 
 LANES = 8
 

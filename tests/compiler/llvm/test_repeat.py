@@ -5,7 +5,7 @@ import ctypes
 import numpy as np
 
 from tunefarm.compiler.llvm.machine import object_code
-from tunefarm.compiler.llvm.repeat import REPEAT_SYMBOL, repeat_call_object
+from tunefarm.compiler.llvm.peak_loop import REPEAT_SYMBOL, repeat_call_object
 from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
 from tunefarm.compiler.target import host_target
 

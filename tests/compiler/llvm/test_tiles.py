@@ -10,7 +10,7 @@ from tests.compiler.loops.tile_nests import product_nest
 from tunefarm.compiler.errors import LoweringError
 from tunefarm.compiler.llvm.emit_kernel import emit_kernel
 from tunefarm.compiler.llvm.machine import assembly, object_code
-from tunefarm.compiler.llvm.repeat import repeat_call_object
+from tunefarm.compiler.llvm.peak_loop import repeat_call_object
 from tunefarm.compiler.loops.ir import LoopKind, LoopNest
 from tunefarm.compiler.machine.amx_set_up import FULL_PALETTE
 from tunefarm.compiler.runtime.entry.entry import entry_ir

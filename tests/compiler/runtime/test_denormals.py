@@ -23,11 +23,11 @@ from tunefarm.compiler import build, load, register_function, unregister_functio
 from tunefarm.compiler.emit import assembly_text
 from tunefarm.compiler.errors import FunctionError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
-from tunefarm.compiler.llvm.repeat import REPEAT_SYMBOL, repeat_call_object
+from tunefarm.compiler.llvm.peak_loop import REPEAT_SYMBOL, repeat_call_object
 from tunefarm.compiler.machine.float_state import float_state_ir
 from tunefarm.compiler.pipeline import compile_model
-from tunefarm.compiler.runtime.artefact.code_digest import code_digest
 from tunefarm.compiler.runtime.artefact.manifest import manifest_to_json, spec_from_json
+from tunefarm.compiler.runtime.artefact.seal import code_digest
 from tunefarm.compiler.runtime.c_library.export_c import export_library
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode

@@ -11,8 +11,8 @@ from tunefarm.compiler.errors import LoweringError, SettingsError
 from tunefarm.compiler.llvm.machine import target_machine
 from tunefarm.compiler.target import Target
 from tunefarm.configs.settings import load_target
-from tunefarm.measure.sandbox import check_target as module
-from tunefarm.measure.sandbox.check_target import check_target
+from tunefarm.tuner import from_settings as module
+from tunefarm.tuner.from_settings import check_target
 
 V3 = Target.from_json(load_target("x86-64-v3").model_dump())
 

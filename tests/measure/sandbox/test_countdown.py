@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tunefarm.measure.sandbox.countdown import Countdown
+from tunefarm.measure.sandbox.worker_process import Countdown
 
 
 class Waiting:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tunefarm.compiler.types.dtypes import DType
-from tunefarm.measure.worker.rounding import Rounding
+from tunefarm.measure.worker.reference import Rounding
 from tunefarm.measure.worker.workload import compare_output, tolerance
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.measure.clock_traces import KINDS, against_itself
 from tunefarm.measure.compare import LogRatio, log_ratio
-from tunefarm.measure.worker.early_stop import FEWEST, FEWEST_TOLD, is_clearly_slower, is_told
+from tunefarm.measure.worker.timer import FEWEST, FEWEST_TOLD, is_clearly_slower, is_told
 
 PAIRS = 14
 DRAWS = 400  # of a recorded clock

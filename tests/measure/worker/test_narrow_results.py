@@ -26,10 +26,9 @@ from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.numerics import BF16_NUMERICS, F16_NUMERICS, Numerics, is_narrow
 from tunefarm.compiler.types.tensor_type import TensorType
 from tunefarm.measure.measurement import MeasureResult, Status
-from tunefarm.measure.sandbox.in_flight import InFlight
+from tunefarm.measure.sandbox.messages import InFlight
 from tunefarm.measure.worker.build_candidate import BuiltCandidate
-from tunefarm.measure.worker.reference import make_inputs
-from tunefarm.measure.worker.rounding import rounding_of
+from tunefarm.measure.worker.reference import make_inputs, rounding_of
 from tunefarm.measure.worker.run_candidate import CandidateRunner
 from tunefarm.measure.worker.timer import TimingOptions
 from tunefarm.measure.worker.workload import compare_output

@@ -16,7 +16,7 @@ from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.schedule.spaces import naive_schedule
 from tunefarm.compiler.target import host_target
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
-from tunefarm.measure.sandbox.in_flight import InFlight
+from tunefarm.measure.sandbox.messages import InFlight
 from tunefarm.measure.worker.build_candidate import (
     BuiltCandidate,
     compile_candidate,

@@ -7,7 +7,7 @@ from tunefarm.compiler.expr.nodes import Expr, add, cast, mul
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder, Tensor
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import TensorType
-from tunefarm.measure.worker.rounding import Rounding, rounding_of
+from tunefarm.measure.worker.reference import Rounding, rounding_of
 
 BF16, F32 = DType.BF16, DType.F32
 

@@ -24,7 +24,7 @@ from tunefarm.compiler.schedule.spaces import schedule_space
 from tunefarm.compiler.target import host_target
 from tunefarm.measure.machine import Activity
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
-from tunefarm.measure.sandbox.in_flight import InFlight
+from tunefarm.measure.sandbox.messages import InFlight
 from tunefarm.measure.worker import run_candidate
 from tunefarm.measure.worker.build_candidate import (
     BuiltCandidate,

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunefarm.compiler.errors import MeasureError
-from tunefarm.measure.worker.early_stop import FEWEST_TOLD
 from tunefarm.measure.worker.timer import (
+    FEWEST_TOLD,
     MORE_ROUNDS,
     Run,
     TimingOptions,

@@ -15,7 +15,7 @@ from tests.measure.fake_machine import add_group2
 from tunefarm.compiler.errors import MeasureError
 from tunefarm.compiler.runtime.machine.slice_clock import SliceClock
 from tunefarm.measure.cpu_quota import CpuQuota
-from tunefarm.measure.worker.undisturbed import UndisturbedSlices
+from tunefarm.measure.worker.timer import UndisturbedSlices
 
 
 class Machine:
@@ -130,7 +130,7 @@ _IN_GROUP = """
 import os, sys, time
 from pathlib import Path
 from tunefarm.measure.cpu_quota import read_quota
-from tunefarm.measure.worker.undisturbed import UndisturbedSlices
+from tunefarm.measure.worker.timer import UndisturbedSlices
 Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
 quota = read_quota()
 assert quota is not None and quota.cpus == 0.05, quota

@@ -8,11 +8,11 @@ from itertools import accumulate
 import numpy as np
 import pytest
 
-from tunefarm.compiler.llvm.yardstick import YARDSTICK_SYMBOL, yardstick_object
+from tunefarm.compiler.llvm.peak_loop import YARDSTICK_SYMBOL, yardstick_object
 from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
 from tunefarm.compiler.target import host_target
 from tunefarm.compiler.types.dtypes import DType
-from tunefarm.measure.worker.yardstick import Yardstick
+from tunefarm.measure.worker.timer import Yardstick
 
 
 def test_seconds_are_the_shortest_run_by_its_rounds() -> None:

@@ -47,7 +47,7 @@ class Compiler:
             self.runs += 1
             return compile_model(*arguments, **options)
 
-        monkeypatch.setattr("tunefarm.tuner.building.compile.compile_model", counted)
+        monkeypatch.setattr("tunefarm.tuner.building.lowered.compile_model", counted)
         monkeypatch.setattr(BuildCache, "repeated", lambda _: None)
 
     def build(

@@ -13,8 +13,7 @@ from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.target import host_target
 from tunefarm.configs.settings import load_settings
-from tunefarm.tuner.building.compile import compile_with
-from tunefarm.tuner.building.overflow import overflow_note
+from tunefarm.tuner.building.lowered import compile_with, overflow_note
 
 
 def products(factor: float) -> Graph:

@@ -10,10 +10,9 @@ from tunefarm import compiler
 from tunefarm.compiler.plan.apply_precisions import prepare
 from tunefarm.compiler.plan.precision.contractions import contractions
 from tunefarm.compiler.types.precision import Precision
-from tunefarm.tuner.calibration.collect import calibrate
+from tunefarm.tuner.calibration.collect import SoloRuns, calibrate, noises, too_noisy, too_sensitive
 from tunefarm.tuner.calibration.data import SampleForm, Samples
 from tunefarm.tuner.calibration.ranges import Method
-from tunefarm.tuner.calibration.solo import SoloRuns, noises, too_noisy, too_sensitive
 
 
 def test_a_contraction_that_reads_far_apart_values_is_the_noisiest() -> None:

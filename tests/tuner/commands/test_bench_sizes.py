@@ -15,9 +15,8 @@ from tunefarm.compiler.frontend.zoo import build_model
 from tunefarm.compiler.frontend.zoo.network import Size
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.types.tensor_type import Array
-from tunefarm.tuner.commands import bench_sizes as module
-from tunefarm.tuner.commands.bench_record import times_of
-from tunefarm.tuner.commands.bench_sizes import bench_sizes, sizes_table
+from tunefarm.tuner.commands import bench as module
+from tunefarm.tuner.commands.bench import bench_sizes, sizes_table, times_of
 from tunefarm.tuner.commands.engines import Asked, Engine
 from tunefarm.tuner.confirm.latency import LatencyOptions
 from tunefarm.tuner.confirm.model_times import with_steps

@@ -15,8 +15,13 @@ from tunefarm.configs.errors import DatabaseError
 from tunefarm.db import queries
 from tunefarm.db.store import Store
 from tunefarm.db.work import asked
-from tunefarm.tuner.commands.job_status import resuming, status_table, status_to_json, stop_job
-from tunefarm.tuner.commands.watch_job import end_parts
+from tunefarm.tuner.commands.job_status import (
+    end_parts,
+    resuming,
+    status_table,
+    status_to_json,
+    stop_job,
+)
 from tunefarm.tuner.records.job_command import JobCommand
 from tunefarm.tuner.reports.gains import ModelGain
 

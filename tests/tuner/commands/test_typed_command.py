@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tunefarm.configs.settings import load_settings
-from tunefarm.tuner.commands.tune_options import parsed_tune, tune_options
+from tunefarm.tuner.commands.options import parsed_tune, tune_options
 from tunefarm.tuner.commands.typed_command import next_build, typed_command
 from tunefarm.tuner.records.job_command import JobCommand
 

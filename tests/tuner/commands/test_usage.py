@@ -22,7 +22,7 @@ from tunefarm.tuner.commands.command_files import EMIT, form_of
 from tunefarm.tuner.commands.command_line import run_command
 from tunefarm.tuner.commands.engines import ENGINES
 from tunefarm.tuner.commands.inspect_model import STAGES_TO_INSPECT
-from tunefarm.tuner.commands.tune_options import parsed_tune
+from tunefarm.tuner.commands.options import parsed_tune
 from tunefarm.tuner.commands.usage import FORMER_OPTIONS, ORDER, Workflow, first_sentence
 from tunefarm.tuner.records.trials import task_key
 

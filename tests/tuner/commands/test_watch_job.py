@@ -13,7 +13,7 @@ from tests.tuner.setting import Messages
 from tunefarm.configs.errors import DatabaseError, DatabaseUnavailableError
 from tunefarm.db import queries
 from tunefarm.db.store import Store
-from tunefarm.tuner.commands.watch_job import Watch, end_parts
+from tunefarm.tuner.commands.job_status import Watch, end_parts
 from tunefarm.tuner.reports.report import TaskStatus
 
 

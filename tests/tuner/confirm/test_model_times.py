@@ -12,8 +12,7 @@ from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan,
 from tunefarm.compiler.target import host_target
 from tunefarm.configs.settings import load_settings
 from tunefarm.tuner.confirm.model_times import with_graphs
-from tunefarm.tuner.records.model_graphs import ModelGraphs
-from tunefarm.tuner.records.model_latencies import ModelStep, ModelTimes
+from tunefarm.tuner.records.model_latencies import ModelGraphs, ModelStep, ModelTimes
 
 TARGET = host_target()
 MERGED = GraphPlan((Merged(("matmul_0", "matmul_1")),))

@@ -7,7 +7,7 @@ import re
 
 import tunefarm
 from tunefarm.compiler.runtime.execution.executable import Executable
-from tunefarm.tuner.docs.api_page import api_page, public_names
+from tunefarm.tuner.docs.references import api_page, public_names
 
 PAGE = api_page()
 

@@ -7,7 +7,7 @@ import re
 from pydantic import BaseModel
 
 from tunefarm.configs.settings import Settings, load_settings
-from tunefarm.tuner.docs.configuration_page import configuration_page, field_documentation
+from tunefarm.tuner.docs.references import configuration_page, field_documentation
 
 PAGE = configuration_page()
 _ENTRY = re.compile(r"^### (\S+)\n\n(.*?)(?=^##|\Z)", re.M | re.S)

@@ -10,7 +10,7 @@ import pytest
 from tunefarm.compiler.errors import UnsupportedOperatorError
 from tunefarm.compiler.frontend.converter import converted_operators, covered_versions
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
-from tunefarm.tuner.docs.operators_page import operators_page
+from tunefarm.tuner.docs.references import operators_page
 
 PAGE = operators_page()
 _ROW = re.compile(r"^\| `(\w+)` \| ([\d, ]*) \| ([\w ]+) \| ([\d, ]*) \|$", re.M)

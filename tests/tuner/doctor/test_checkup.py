@@ -11,13 +11,15 @@ from tunefarm.measure.sandbox.isolated import Answer
 from tunefarm.tuner.commands.cli import app
 from tunefarm.tuner.commands.command_line import run_command
 from tunefarm.tuner.doctor.checks import CHECK_FUNCTIONS
-from tunefarm.tuner.doctor.checkup import CHECKS, checkup, report_json
-from tunefarm.tuner.doctor.findings import (
+from tunefarm.tuner.doctor.checkup import (
+    CHECKS,
     Finding,
     Grade,
     Question,
+    checkup,
     ok,
     problem,
+    report_json,
     summary,
     warning,
     worst,

@@ -13,7 +13,7 @@ import pytest
 from tunefarm.db.store import Store
 from tunefarm.tuner.doctor import checks
 from tunefarm.tuner.doctor.checks import check_cache, check_database, check_temporary, file_system
-from tunefarm.tuner.doctor.findings import Finding, Grade, Question
+from tunefarm.tuner.doctor.checkup import Finding, Grade, Question
 
 _NOBODY = 65534
 

@@ -15,7 +15,7 @@ from tunefarm.tuner.doctor.checks import (
     check_memory,
     check_target,
 )
-from tunefarm.tuner.doctor.findings import Grade, Question
+from tunefarm.tuner.doctor.checkup import Grade, Question
 
 
 def test_this_machine_is_described() -> None:

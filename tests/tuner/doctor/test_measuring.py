@@ -8,7 +8,7 @@ import pytest
 
 from tunefarm.measure.farm.noise import Noise
 from tunefarm.tuner.doctor.checks import check_noise, disturbances, verdict
-from tunefarm.tuner.doctor.findings import Finding, Grade, Question
+from tunefarm.tuner.doctor.checkup import Finding, Grade, Question
 
 QUIET = Noise(500, 0.03, 0.02, 0.95, 0.1, 0.0, 0.01, 14, 28, 0.004)
 

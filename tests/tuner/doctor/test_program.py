@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tunefarm.tuner.doctor.checks import is_ours, judge_libraries, libraries
-from tunefarm.tuner.doctor.findings import Grade
+from tunefarm.tuner.doctor.checkup import Grade
 
 ASKED = (
     "numpy>=2.4",

@@ -36,11 +36,11 @@ from tunefarm.tuner.model.history import (
     background,
     bests,
     bests_elsewhere,
+    nearest_bests,
     past_kernel,
     read_history,
 )
 from tunefarm.tuner.model.packed_space import PackedSpace
-from tunefarm.tuner.model.relatives import nearest_bests
 from tunefarm.tuner.records.trials import task_key
 from tunefarm.tuner.records.unapplied import Wanted, unapplied
 from tunefarm.tuner.search.make_tasks import TaskSource, known_of_others, make_tasks

@@ -6,7 +6,7 @@ from tests.compiler.schedule.test_nest_shape import kernel_of
 from tests.tuner.synthetic import TARGET, matmul_kernel, small_space, tile_space
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.schedule.spaces import schedule_space
-from tunefarm.tuner.model.relatives import Known, carried_over, distance, is_related, nearest_bests
+from tunefarm.tuner.model.history import Known, carried_over, distance, is_related, nearest_bests
 
 
 def known(kernel: FusedKernel, tile: tuple[int, int], chunk: int = 64) -> Known:

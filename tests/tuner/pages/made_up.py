@@ -30,11 +30,11 @@ from tunefarm.db.records import (
 from tunefarm.db.store import Store
 from tunefarm.tuner.building.recorded_plan import BY_GRAPH
 from tunefarm.tuner.records.graph_choice import GraphChoice
-from tunefarm.tuner.records.model_graphs import ModelGraphs
 from tunefarm.tuner.records.model_latencies import (
     AppliedKernel,
     EngineTime,
     MachineRoof,
+    ModelGraphs,
     ModelStep,
     ModelTimes,
     Ratio,

@@ -21,9 +21,9 @@ from tunefarm.tuner.pages.model_graph import COLOURS, NONE, colours_of
 from tunefarm.tuner.pages.models import kind_of
 from tunefarm.tuner.pages.page import html_of, json_of, page_of, parts_of
 from tunefarm.tuner.records.graph_choice import GraphChoice
-from tunefarm.tuner.records.model_graphs import ModelGraphs
 from tunefarm.tuner.records.model_latencies import (
     EngineTime,
+    ModelGraphs,
     ModelStep,
     ModelTimes,
     Ratio,

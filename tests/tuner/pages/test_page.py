@@ -19,8 +19,7 @@ from tunefarm.db.records import BestRecord, TaskKey, WorkloadRecord
 from tunefarm.db.store import Store
 from tunefarm.tuner.pages.contents import PageOptions
 from tunefarm.tuner.pages.page import json_of, page_of, parts_of
-from tunefarm.tuner.records.model_graphs import ModelGraphs
-from tunefarm.tuner.records.model_latencies import EngineTime, ModelStep, Ratio
+from tunefarm.tuner.records.model_latencies import EngineTime, ModelGraphs, ModelStep, Ratio
 
 
 @pytest.fixture

@@ -23,9 +23,8 @@ from tunefarm.tuner.calibration.options import PrecisionOptions
 from tunefarm.tuner.confirm.verdict import Meeting
 from tunefarm.tuner.precision import choose
 from tunefarm.tuner.precision.choose import choose_precisions, fastest_within
-from tunefarm.tuner.precision.model import PlannedModel
+from tunefarm.tuner.precision.model import PlannedModel, UniformTimes
 from tunefarm.tuner.precision.report import contractions_table, points_table, summary_lines
-from tunefarm.tuner.precision.speed import UniformTimes
 from tunefarm.tuner.reports.terminal import console
 
 SECONDS = {Precision.F32: 1.0, Precision.BF16: 0.5, Precision.F16: 0.6, Precision.INT8: 0.25}

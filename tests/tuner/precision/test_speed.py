@@ -10,7 +10,7 @@ from tunefarm.compiler.pipeline import compile_model
 from tunefarm.compiler.plan.apply_precisions import prepare
 from tunefarm.compiler.plan.precision.contractions import contractions
 from tunefarm.compiler.types.precision import Precision
-from tunefarm.tuner.precision.speed import conversions, marked, uniform_times
+from tunefarm.tuner.precision.model import conversions, marked, uniform_times
 
 F32, BF16, INT8 = Precision.F32, Precision.BF16, Precision.INT8
 

@@ -301,7 +301,7 @@ def test_a_database_that_is_full_for_a_while_ends_nothing(
         return writing(store)
 
     monkeypatch.setattr(Store, "writing", sometimes)
-    monkeypatch.setattr("tunefarm.tuner.search.retry_policy.RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("tunefarm.tuner.search.job_coordination.DATABASE_RETRY_SECONDS", 0.0)
     bench.run()
     assert bench.states == ["finished"]
     assert any("disk full" in text for text in bench.said)

@@ -15,12 +15,12 @@ from tunefarm.configs.settings import load_settings
 from tunefarm.db import model_queries
 from tunefarm.db.records import LatencyRecord
 from tunefarm.db.store import Store
-from tunefarm.tuner.records.model_graphs import ModelGraphs
 from tunefarm.tuner.records.model_latencies import (
     AppliedKernel,
     Conditions,
     EngineTime,
     MachineRoof,
+    ModelGraphs,
     ModelStep,
     ModelTimes,
     Ratio,

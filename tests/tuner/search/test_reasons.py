@@ -11,8 +11,8 @@ import pytest
 from tests.tuner.setting import Setting
 from tests.tuner.synthetic import matmul_kernel, tile_space
 from tunefarm.db.records import TrialRecord
+from tunefarm.tuner.job import reason
 from tunefarm.tuner.model.cost_model import BoostedTrees
-from tunefarm.tuner.search.reasons import reason
 from tunefarm.tuner.search.tasks import TuningTask
 
 

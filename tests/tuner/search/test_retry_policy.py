@@ -13,7 +13,7 @@ from tunefarm.configs.errors import DatabaseUnavailableError
 from tunefarm.db import sqlite_file
 from tunefarm.db.store import Store
 from tunefarm.tuner.reports.progress import Progress
-from tunefarm.tuner.search.retry_policy import REMIND_SECONDS, RetryPolicy
+from tunefarm.tuner.search.job_coordination import REMIND_SECONDS, RetryPolicy
 
 FULL = DatabaseUnavailableError("tuning.db: database or disk is full")
 

@@ -12,7 +12,7 @@ from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.pipeline import compile_model
-from tunefarm.compiler.runtime.artefact.code_digest import code_digest
+from tunefarm.compiler.runtime.artefact.seal import code_digest
 from tunefarm.compiler.runtime.execution.executable import Executable, load
 from tunefarm.compiler.runtime.spec.buffers import aligned_empty
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec

@@ -13,9 +13,8 @@ import pytest
 
 from tests.compiler.runtime.hand_kernels import COUNT, chain_spec
 from tunefarm.compiler.errors import InputError
-from tunefarm.compiler.runtime.execution import call_queue
-from tunefarm.compiler.runtime.execution.call_queue import CallQueue
-from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.runtime.execution import executable
+from tunefarm.compiler.runtime.execution.executable import CallQueue, Executable
 
 WEIGHT = np.linspace(-1, 1, COUNT, dtype=np.float32)
 LONG = 30.0  # seconds, after which something hangs
@@ -61,7 +60,7 @@ def test_it_can_be_awaited(model: Executable) -> None:
 def test_as_many_calls_run_as_there_are_cores_for(
     monkeypatch: pytest.MonkeyPatch, cores: int, threads: int, workers: int
 ) -> None:
-    monkeypatch.setattr(call_queue, "usable_cores", lambda: cores)
+    monkeypatch.setattr(executable, "usable_cores", lambda: cores)
     queue = CallQueue(threads)
     running, most, lock = 0, 0, threading.Lock()
     together = threading.Barrier(workers)
@@ -83,7 +82,7 @@ def test_as_many_calls_run_as_there_are_cores_for(
 def test_memory_is_that_of_the_calls_at_a_time(model: Executable) -> None:
     for future in [model.run_async({"x": WEIGHT}) for _ in range(200)]:
         future.result(LONG)
-    assert model.idle_frames <= call_queue.usable_cores()
+    assert model.idle_frames <= executable.usable_cores()
 
 
 def test_a_model_that_nobody_keeps_is_released() -> None:

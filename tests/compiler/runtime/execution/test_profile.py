@@ -29,7 +29,7 @@ from tunefarm import compiler
 from tunefarm.compiler.errors import InputError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.kernels.kernel import ViewCall
-from tunefarm.compiler.runtime.entry.step_clock import clock_ir
+from tunefarm.compiler.runtime.entry.entry import clock_ir
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.execution.loaded_program import LoadedProgram
 from tunefarm.compiler.runtime.execution.profile import COPY, Clocked, step_seconds, without_waits
