@@ -192,7 +192,7 @@ LATE_SHARE = 0.01  # of the night: a turn that is so late is interrupted
 TOO_LATE_SHARE = 0.022  # and killed then
 OVERTIME_SECONDS = 300.0  # of a turn without a deadline, until it is interrupted
 END_SECONDS = 30.0  # for an interrupted turn to end, then
-TIME_OVER = "the time of the night used up"
+TIME_OVER = "the time of the session used up"
 LEAST_SHARE = 0.5  # of the least seconds of a turn; an entry whose limit leaves it less is finished
 LATELY = 5  # turns by which it is judged how late turns end
 NO_TRIALS = 2  # good turns in a row without any: nothing is left
@@ -421,7 +421,7 @@ class QueueRunner:
         elif result is not None and result.get("end") == "interrupted":
             self._aside.add(item.id)
             self.progress.message(
-                f"{name_of(item, options)} was stopped; it waits for another night"
+                f"{name_of(item, options)} was stopped; it waits for another session"
             )
             self._keep(item, options, replace(turn, end="stopped"), "waiting")
         else:
