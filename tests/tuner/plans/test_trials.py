@@ -10,7 +10,7 @@ from tunefarm.configs.settings import load_settings
 from tunefarm.db import queries
 from tunefarm.db.store import Store
 from tunefarm.measure.measurement import MeasureResult, Status
-from tunefarm.tuner.plans.job_plans import DefaultTrials
+from tunefarm.tuner.plans.costs import DefaultTrials
 
 
 def kernels(*rows: int) -> dict[str, FusedKernel]:
