@@ -95,6 +95,7 @@ class _KernelEmitter:
             target.has_avx512,
             target.converted,
             self.fixed_rounding,
+            target.has_gather,
         )
 
 

@@ -55,9 +55,11 @@ class FunctionWriter:
         has_avx512: bool = False,
         converted: frozenset[DType] = frozenset(),
         fixed_rounding: bool = False,
+        has_avx2: bool = False,
     ) -> None:
         self.declarations = declarations
         self.has_fma = has_fma
+        self.has_avx2 = has_avx2
         self.has_avx512 = has_avx512
         self.converted = converted
         self.fixed_rounding = fixed_rounding

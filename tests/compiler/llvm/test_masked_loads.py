@@ -29,7 +29,9 @@ def function(dtype: DType, width: int, target: Target) -> str:
     The mask is as many lanes as %count says, an i32 in memory.
     """
     declarations: set[str] = set()
-    writer = FunctionWriter(declarations, has_fma=False, has_avx512=target.has_avx512)
+    writer = FunctionWriter(
+        declarations, has_fma=False, has_avx512=target.has_avx512, has_avx2=target.has_gather
+    )
     lanes, kind = f"<{width} x i32>", type_of(dtype, width)
     count = writer.emit("load i32, ptr %count, align 4")
     first = writer.emit(f"insertelement {lanes} poison, i32 {count}, i64 0")

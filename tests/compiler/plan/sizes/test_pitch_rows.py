@@ -152,8 +152,8 @@ def test_what_is_stored_is_what_was_there(
 ) -> None:
     pitch = RowPitch(column, extent, rows, "sizes", 0, margin)
     sizes = {"sizes": np.array([size])}
-    array = np.arange(planes * rows * extent * column, dtype=np.float32)
-    array = array.reshape(planes, rows, extent, column)
+    shape = (planes, rows, extent, column)
+    array = np.arange(planes * rows * extent * column, dtype=np.float32).reshape(shape)
     stored = as_stored(array, pitch, sizes)
     columns = pitch.columns(sizes)
     flat = stored.reshape(planes, -1)
