@@ -100,10 +100,10 @@ def zeros(executable: Executable, given: Mapping[str, Array]) -> dict[str, AnyAr
     return {name: np.zeros(type.shape, type.dtype.numpy) for name, type in missing.items()}
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 def _printable(text: str) -> str:
     """The text with controls, also those of the direction of text, as escapes: they are seen."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

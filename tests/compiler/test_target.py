@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 import llvmlite.binding as llvm
@@ -19,6 +18,7 @@ from tunefarm.compiler.target import (
     host_tile_refusal,
 )
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.configs.settings import load_target, targets
 
 FACTS = {
@@ -35,7 +35,7 @@ FACTS = {
 """What records and artefacts hold of a target."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Later(Target):
     """A target with fields that did not exist when FACTS was written."""
 

@@ -7,10 +7,15 @@ builds need is imported where they begin, while a thread reads the model.
 from __future__ import annotations
 
 import shutil
+import warnings
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from tunefarm.compiler.errors import ArtefactError, UntunedWarning
+from tunefarm.compiler.runtime.artefact.file_header import MOST_PARENTS, Lineage, lineage_of
+from tunefarm.compiler.runtime.spec.kernel_report import TUNED
+from tunefarm.configs.settings import has_database
 from tunefarm.configs.temporary_folders import make_folder
 from tunefarm.tuner.building.cache import BuildCache, KnownModel
 from tunefarm.tuner.building.model_file import Future, begin_digest, other_file
@@ -35,14 +40,6 @@ if TYPE_CHECKING:
     from tunefarm.configs.settings import Settings
     from tunefarm.db.store import Store
     from tunefarm.tuner.building.lowered import LoweredModel
-import warnings
-from dataclasses import dataclass
-
-from tunefarm.compiler.errors import ArtefactError, UntunedWarning
-from tunefarm.compiler.runtime.artefact.file_header import MOST_PARENTS, Lineage, lineage_of
-from tunefarm.compiler.runtime.execution.executable import Executable
-from tunefarm.compiler.runtime.spec.kernel_report import TUNED
-from tunefarm.configs.settings import has_database
 
 
 def build(request: BuildRequest, digest: Future[str | None] | None = None) -> BuildResult:

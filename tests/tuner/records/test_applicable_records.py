@@ -199,4 +199,4 @@ def test_nominees_are_the_confirmed_ones_first_and_those_of_this_version(fleet: 
         nominees = ApplicableRecords(store, fleet.target, 1, "default").of(workload).nominees
         assert nominees[0].cpu == ELSEWHERE
         versions = [claim.record.key.compiler_version for claim in nominees]
-        assert versions == sorted(versions, reverse=True)
+        assert versions == sorted(versions, key=int, reverse=True)
