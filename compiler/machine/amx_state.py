@@ -84,13 +84,49 @@ def _trial_problem(trial: Trial | None) -> str:
 
 @cache
 def host_tile_problem() -> str:
-    """`tile_problem` of this machine, found out once in each process."""
+    """`tile_problem` of this machine, found out once in each process.
+
+    Where no code can be made that asks the CPU, Linux is asked alone.
+    """
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return "only Linux on x86-64 is known to have them"
     try:
-        return tile_problem(HostMachine())
+        return _linux_problem() if refusal() else tile_problem(HostMachine())
     except (OSError, RuntimeError) as error:
         return f"this machine cannot be asked: {error}"
+
+
+def _linux_problem() -> str:
+    if "amx_tile" not in linux_flags():
+        return "Linux shows none"
+    error = _permit()
+    return f"the kernel does not permit them: {os.strerror(error)}" if error else ""
+
+
+_FLAGS_WITHIN = 16384  # bytes of /proc/cpuinfo, in which the first CPU's flags are
+
+
+@cache
+def linux_flags() -> frozenset[str]:
+    """The features of this machine's first CPU, by Linux's names; none where they are not said.
+
+    Linux shows none whose registers it does not keep.
+    """
+    try:
+        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+            lines = file.read(_FLAGS_WITHIN).splitlines()
+    except OSError:
+        return frozenset()
+    flags = next((line for line in lines if line.startswith("flags")), ":")
+    return frozenset(flags.partition(":")[2].split())
+
+
+def _permit() -> int:
+    """Ask the kernel for tile state; 0 or the error's number."""
+    syscall = ctypes.CDLL(None, use_errno=True).syscall
+    syscall.restype = ctypes.c_long
+    syscall.argtypes = [ctypes.c_long] * 3
+    return 0 if syscall(_ARCH_PRCTL, _PERMIT, _TILE_DATA) == 0 else ctypes.get_errno()
 
 
 _QUESTIONS = """
@@ -217,10 +253,7 @@ class HostMachine:
 
     def permit(self) -> int:
         """See `TileMachine`."""
-        syscall = ctypes.CDLL(None, use_errno=True).syscall
-        syscall.restype = ctypes.c_long
-        syscall.argtypes = [ctypes.c_long] * 3
-        return 0 if syscall(_ARCH_PRCTL, _PERMIT, _TILE_DATA) == 0 else ctypes.get_errno()
+        return _permit()
 
     def try_tiles(self) -> Trial | None:
         """See `TileMachine`."""

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import platform
 import sys
-from functools import cache
 
 from tunefarm.compiler.errors import ArtefactError
-from tunefarm.compiler.machine.amx_state import TILE_FEATURES
+from tunefarm.compiler.machine.amx_state import TILE_FEATURES, host_tile_problem, linux_flags
 from tunefarm.compiler.runtime.machine.cpu_features import needed_features
 from tunefarm.compiler.target import Target, host_target, host_tile_refusal
 from tunefarm.configs.target_key import platform_name
 
 _LINUX_NAMES = {
+    "amx-bf16": "amx_bf16",
+    "amx-complex": "amx_complex",
+    "amx-fp16": "amx_fp16",
+    "amx-int8": "amx_int8",
+    "amx-tile": "amx_tile",
     "avx512bf16": "avx512_bf16",
     "avx512bitalg": "avx512_bitalg",
     "avx512fp16": "avx512_fp16",
@@ -33,7 +37,6 @@ _LINUX_NAMES = {
 }
 """What Linux calls features in /proc/cpuinfo (arch/x86/include/asm/cpufeatures.h), where LLVM has
 another name."""
-_FLAGS_WITHIN = 16384  # bytes of /proc/cpuinfo, in which the first CPU's flags are
 
 
 def check_target(
@@ -72,25 +75,17 @@ def can_run(target: Target, host: Target | None = None) -> bool:
 def _is_shown_by_linux(target: Target) -> bool:
     """Whether Linux shows all features of a target on x86-64, so that LLVM need not be asked.
 
-    It shows none whose registers it does not keep. Matrix tiles have to be asked for.
+    Matrix tiles have to be asked for as well.
     """
     if sys.platform != "linux" or platform_of(target) != f"{platform.machine()} linux":
         return False
-    if any(name.startswith(TILE_FEATURES) for name in target.features):
+    if not {_LINUX_NAMES.get(name, name) for name in needed_features(target)} <= linux_flags():
         return False
-    return {_LINUX_NAMES.get(name, name) for name in needed_features(target)} <= _linux_flags()
+    return not any(map(_is_of_tiles, target.features)) or not host_tile_problem()
 
 
-@cache
-def _linux_flags() -> frozenset[str]:
-    """The features of this machine's first CPU, by Linux's names; none where they are not said."""
-    try:
-        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
-            lines = file.read(_FLAGS_WITHIN).splitlines()
-    except OSError:
-        return frozenset()
-    flags = next((line for line in lines if line.startswith("flags")), ":")
-    return frozenset(flags.partition(":")[2].split())
+def _is_of_tiles(feature: str) -> bool:
+    return feature.startswith(TILE_FEATURES)
 
 
 def lacking_features(target: Target, host: Target, tile_refusal: str | None = None) -> str:
@@ -100,7 +95,7 @@ def lacking_features(target: Target, host: Target, tile_refusal: str | None = No
         return ""
     lacking = ", ".join(missing)
     refusal = host_tile_refusal() if tile_refusal is None else tile_refusal
-    if refusal and any(name.startswith(TILE_FEATURES) for name in missing):
+    if refusal and any(map(_is_of_tiles, missing)):
         lacking += f" (matrix tiles: {refusal})"
     return lacking
 

@@ -13,6 +13,7 @@ from tunefarm.compiler.errors import ArtefactError
 from tunefarm.compiler.machine.executable_memory import refusal
 from tunefarm.compiler.runtime.machine import loaded_code
 from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
+from tunefarm.compiler.target import host_target
 
 _SECONDS = 120.0
 
@@ -98,22 +99,36 @@ sys.stdout.write(f"{{model.threading!r}} {{'llvmlite' in sys.modules}}")
 """
 
 
+_BUILD = """
+import dataclasses, onnx, tunefarm
+from tunefarm.compiler.target import host_target
+from tests.end_to_end.tiny_model import tiny_model
+onnx.save(tiny_model(), {model!r})
+features = host_target().features
+if not {tiles}:
+    features = tuple(name for name in features if not name.startswith("amx"))
+target = dataclasses.replace(host_target(), features=features)
+tunefarm.compiler.build({model!r}, target=target, precision="bf16").save({path!r})
+"""
+
+
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="code is mapped on x86-64")
 @pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("tiles", [False, True])
 @pytest.mark.parametrize("ban", [MDWE, FILTER], ids=["prctl", "seccomp"])
 def test_a_server_that_may_not_make_code_runs_a_model(
-    tmp_path: Path, ban: str, threads: int
+    tmp_path: Path, ban: str, threads: int, tiles: bool
 ) -> None:
-    path = tmp_path / "tiny.tuned"
-    build = f"""
-import onnx, tunefarm
-from tests.end_to_end.tiny_model import tiny_model
-onnx.save(tiny_model(), {str(tmp_path / "tiny.onnx")!r})
-tunefarm.compiler.build({str(tmp_path / "tiny.onnx")!r}).save({str(path)!r})
-"""
+    if tiles and host_target().matrix_tiles is None:
+        pytest.skip("this CPU has no matrix tiles")
+    path, model = tmp_path / "tiny.tuned", tmp_path / "tiny.onnx"
+    build = _BUILD.format(model=str(model), path=str(path), tiles=tiles)
     assert printed_under("", build) == ""
     for number, kind in enumerate((ban, "")):
         server = _SERVER.format(path=path, threads=threads, out=tmp_path / f"{number}.npz")
-        assert printed_under(kind, server) == ("'' False" if threads == 1 else "'pool' False")
+        threading, _, has_llvm = printed_under(kind, server).partition(" ")
+        assert threading == ("''" if threads == 1 else "'pool'")
+        # A trial of matrix tiles is code that LLVM makes.
+        assert has_llvm == str(tiles and not kind)
     for name, array in np.load(tmp_path / "1.npz").items():
         np.testing.assert_array_equal(np.load(tmp_path / "0.npz")[name], array)
