@@ -19,6 +19,7 @@ from tunefarm.compiler.graph.passes import (
 from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.plan import (
     dilated_convolutions,
+    interleaved_channels,
     share_memory,
     transposed_convolutions,
 )
@@ -42,6 +43,7 @@ def passes(
     plan: GraphPlan = DEFAULT_PLAN,
     states: DType = DType.U8,
     cached: int = 0,
+    row_bytes: int = 0,
 ) -> tuple[tuple[str, GraphPass], ...]:
     """Name and pass, in order, for a target with vectors of `block` elements, to be run once.
 
@@ -57,6 +59,7 @@ def passes(
     transposed = plain(lambda graph: transposed_convolutions.run(graph, block))
     is_direct = is_strict or numerics.narrow is not None
     dilated = plain(lambda graph: dilated_convolutions.run(graph, block, is_direct))
+    interleaved = plain(lambda graph: interleaved_channels.run(graph, row_bytes, numerics))
     joint: dict[str, str] = {}
     merged = plain(lambda graph: merge_contractions.run(graph, block, plan, joint))
     layouts = plain(lambda graph: choose_layouts.run(graph, block, followed(plan, joint)))
@@ -65,6 +68,7 @@ def passes(
         ("rows_as_planes", plain(lambda graph: rows_as_planes.run(graph, block))),
         ("transposed_convolutions", transposed),
         ("dilated_convolutions", dilated),
+        ("interleaved_channels", interleaved),
         ("cut_windows", plain(cut_windows.run)),
         ("merge_contractions", merged),
         ("choose_layouts", layouts),
@@ -104,6 +108,7 @@ def optimise(
     plan: GraphPlan = DEFAULT_PLAN,
     states: DType = DType.U8,
     cached: int = 0,
+    row_bytes: int = 0,
 ) -> Graph:
     """The graph that kernels are extracted from, with the same inputs, outputs and meaning.
 
@@ -116,7 +121,7 @@ def optimise(
     decision that does not fit, `VerifyError` if the graph, or the result of a pass, breaks a rule,
     and `LimitError` for what goes beyond the `allowance` (this machine's if None).
     """
-    found = passes(block, numerics, activations, summed, plan, states, cached)
+    found = passes(block, numerics, activations, summed, plan, states, cached, row_bytes)
     return run_passes(graph, found, observe, allowance or ResourceBudget())
 
 
@@ -146,4 +151,5 @@ def optimise_for(
         plan=plan,
         states=target.states,
         cached=target.cached_weights,
+        row_bytes=target.matrix_tiles.row_bytes if target.matrix_tiles else 0,
     )

@@ -116,7 +116,8 @@ def _may_narrow(graph: Graph, node: Node, narrow: DType) -> bool:
     factors = node.inputs[:FACTORS]
     if any(graph.types[name].dtype is not DType.F32 for name in factors):
         return False
-    if complete_attributes(node).get("layout") == PLAIN_TO_BLOCKED:
+    channels = graph.types[node.inputs[1]].shape[1]
+    if complete_attributes(node).get("layout") == PLAIN_TO_BLOCKED and channels > 1:
         return False
     return all(_holds(graph, name, narrow) for name in factors)
 
