@@ -239,4 +239,6 @@ class _Placement:
             )
         begin = {**env.ranges, **dict.fromkeys(named, (0, 0))}
         indices = tuple(affine(item, begin).to_expr() for item in element.indices)
-        return Load(element.dtype, element.buffer, indices), max(stride, columns)
+        # Rows of windows may overlap; a single row is nowhere apart from another.
+        apart = stride if self.extents[rows] > 1 else max(stride, columns)
+        return Load(element.dtype, element.buffer, indices), apart

@@ -122,8 +122,9 @@ def rows_problem(
         begin = begin.plus(affine(item, ranges), step)
         step *= extent
     low, high = affine_range(begin, ranges)
+    least = columns if isinstance(statement, TileStore) else 1  # rows that are read may overlap
     if (
-        statement.stride < columns
+        statement.stride < least
         or low < 0
         or high + (rows - 1) * statement.stride + columns > step
     ):

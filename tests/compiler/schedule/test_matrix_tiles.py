@@ -49,7 +49,7 @@ PAIRS = [
     (DType.BF16, DType.BF16),
 ]
 DRAWN = settings(
-    max_examples=20, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+    max_examples=24, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
 )
 
 
@@ -83,6 +83,25 @@ def convolution(
     return kernel_of([data, weight], [("conv", ["x0", "x1"], attributes)], ["x1"])
 
 
+def interleaved_convolution(
+    blocks: int,
+    window: tuple[int, int],
+    size: tuple[int, int],
+    strides: tuple[int, int],
+    total: DType = DType.I32,
+    batch: int = 1,
+) -> FusedKernel:
+    """Of one channel, as whose rows those of all channels are: windows overlap within a row."""
+    attributes: dict[str, str | int | tuple[int, ...]] = {
+        "strides": strides,
+        "layout": "NCHW->NCHWc",
+        "block": 16,
+    }
+    data = TensorType(total, (batch, 1, *size))
+    weight = TensorType(total, (16 * blocks, 1, *window))
+    return kernel_of([data, weight], [("conv", ["x0", "x1"], attributes)], ["x1"])
+
+
 @st.composite
 def kernels(draw: st.DrawFn, total: DType) -> FusedKernel:
     """Products and convolutions, most of which tiles can hold."""
@@ -93,6 +112,13 @@ def kernels(draw: st.DrawFn, total: DType) -> FusedKernel:
             draw(st.sampled_from([5, 16, 30, 48, 80])),
         )
         return product(m, k, n, draw(st.booleans()), total=total)
+    if draw(st.integers(0, 3)) == 0:
+        window, stride = draw(st.sampled_from([16, 24, 28, 48])), draw(st.sampled_from([4, 6, 8]))
+        columns = draw(st.sampled_from([4, 7, 17, 35]))
+        size = draw(st.sampled_from([3, 6])), (columns - 1) * stride + window
+        batch, strides = draw(st.sampled_from([1, 2])), (draw(st.sampled_from([1, 2])), stride)
+        blocks = draw(st.sampled_from([1, 2, 3]))
+        return interleaved_convolution(blocks, (3, window), size, strides, total, batch)
     window, stride = draw(st.sampled_from([1, 1, 3])), draw(st.sampled_from([1, 1, 2]))
     blocks = draw(st.sampled_from([(1, 1), (2, 1), (1, 3), (2, 2)]))
     size = draw(st.sampled_from([3, 5, 7])), draw(st.sampled_from([7, 10, 17, 19]))
