@@ -182,6 +182,11 @@ class Target:
         """The matrix tiles (AMX) that code may use; None of a CPU without."""
         return self.tile_palette if "amx-tile" in self.features else None
 
+    def without_matrix_tiles(self) -> Target:
+        """The same CPU if its system, or a virtual machine, keeps its matrix tiles back."""
+        features = tuple(name for name in self.features if not name.startswith(TILE_FEATURES))
+        return replace(self, features=features)
+
     @property
     def product_tiles(self) -> TilePalette | None:
         """The tiles that products of matrices are computed in; None of a CPU without.
@@ -313,11 +318,9 @@ def host_target() -> Target:
     here; see `host_tile_refusal` where it does not.
     """
     features = host_features()
-    if host_tile_refusal():
-        features = tuple(name for name in features if not name.startswith(TILE_FEATURES))
     triple = _llvm().get_process_triple()
     vector_bytes, registers = _vector_facts(triple, features)
-    return Target(
+    target = Target(
         triple=triple,
         cpu=_llvm().get_host_cpu_name(),
         features=features,
@@ -328,6 +331,7 @@ def host_target() -> Target:
         l3_bytes=_cache_bytes(3, 8 * 1024 * 1024),
         cores=os.cpu_count() or 1,
     )
+    return target.without_matrix_tiles() if host_tile_refusal() else target
 
 
 def host_tile_refusal() -> str:

@@ -123,11 +123,7 @@ def rows_problem(
         step *= extent
     low, high = affine_range(begin, ranges)
     least = columns if isinstance(statement, TileStore) else 1  # rows that are read may overlap
-    if (
-        statement.stride < least
-        or low < 0
-        or high + (rows - 1) * statement.stride + columns > step
-    ):
+    if statement.stride < least or low < 0 or high + (rows - 1) * statement.stride + columns > step:
         return (
             f"{rows} rows of {columns} elements, {statement.stride} apart, from {low}..{high} on "
             f"are not in {memory.name} of {step}"

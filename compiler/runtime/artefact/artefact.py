@@ -405,7 +405,8 @@ def read_contents(path: str | PathLike[str]) -> Contents:
             else:
                 own += part.bytes
         variants.append(Variant(opened.programs(machine), own, shared, made))
-    able = (number for number, machine in enumerate(machines) if can_run(machine[0]))
+    needed = _needed(opened.specs)
+    able = (number for number, machine in enumerate(machines) if can_run(needed[machine]))
     return Contents(digest_of(path), opened.index.parents, tuple(variants), next(able, None))
 
 
@@ -707,15 +708,25 @@ def _machine_here(
 
     Raises `ArtefactError` if there is none, naming what each needs.
     """
-    machines = list(dict.fromkeys(map(_machine, programs)))
+    machines = list(_needed(programs).items())
     if fallback:
         machines = machines[-1:]
-    chosen = next((machine for machine in machines if can_run(machine[0])), None)
+    chosen = next((machine for machine, target in machines if can_run(target)), None)
     if chosen is None and len(machines) == 1:
-        check_target(machines[0][0])
+        check_target(machines[0][1])
     if chosen is None:
-        raise _refusal([target for target, _ in machines])
+        raise _refusal([target for _, target in machines])
     return chosen
+
+
+def _needed(programs: Sequence[ExecutableSpec]) -> dict[tuple[Target, bool], Target]:
+    """What the programs for each machine need of it together: one may have matrix tiles."""
+    needed: dict[tuple[Target, bool], Target] = {}
+    for program in programs:
+        found = needed.setdefault(_machine(program), program.needed_target)
+        if len(program.needed_target.features) > len(found.features):
+            needed[_machine(program)] = program.needed_target
+    return needed
 
 
 def _refusal(targets: Sequence[Target]) -> ArtefactError:

@@ -53,7 +53,7 @@ class LoadedProgram:
         Raises `ArtefactError` if this machine cannot run the code or has too little memory, or a
         function that it calls is missing.
         """
-        check_target(spec.target)
+        check_target(spec.needed_target)
         _check_memory(spec)
         self.spec = spec
         shared = {} if shared is None else shared

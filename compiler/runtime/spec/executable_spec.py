@@ -310,6 +310,13 @@ class ExecutableSpec:
     packings: tuple[Packing, ...] = ()
     machine: str = ""
 
+    @property
+    def needed_target(self) -> Target:
+        """The target with what the code needs of it: matrix tiles only multiply narrow numbers."""
+        if any(kernel.is_narrow for kernel in self.kernels):
+            return self.target
+        return self.target.without_matrix_tiles()
+
     def of_tensors(self) -> ExecutableSpec:
         """The same, called with tensors alone: no lists and optionals, and numbers for strings."""
         return replace(self, structure=NO_STRUCTURE)

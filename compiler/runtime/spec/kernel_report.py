@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tunefarm.compiler.types.frozen import frozen
+from tunefarm.compiler.types.numerics import Algorithm
 from tunefarm.compiler.with_count import with_count
 
 TUNED = "tuned"
@@ -17,6 +18,7 @@ DEFAULT = "default"
 NAIVE = "naive"
 """Source of the schedule where not even the default one fits: scalar loops, a defect that shows."""
 
+_WIDE = frozenset(algorithm.value for algorithm in Algorithm)
 _NODES_NAMED = 2  # of a kernel
 _NODE_CHARACTERS = 60  # of a node's name
 
@@ -65,6 +67,11 @@ class KernelReport:
     def nodes(self) -> str:
         """The ONNX nodes that the first call computes, and how many other calls there are."""
         return node_names(self._sources_of(0), len(self.sources) // self._width - 1)
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether it multiplies numbers of narrower types than its sums have."""
+        return self.numerics not in _WIDE
 
     @property
     def title(self) -> str:

@@ -181,7 +181,7 @@ def test_foreign_file_missing_file_and_folder_are_refused(tmp_path: Path) -> Non
     ("number", "reason"),
     [
         (FORMAT + 1, r"format 9, this version reads 8 \(update tunefarm"),
-        (2, r"older artifact format 2, this version reads 3 to 7 \(build the model again"),
+        (2, r"older artifact format 2, this version reads 3 to 8 \(build the model again"),
     ],
 )
 def test_another_format_is_refused(path: Path, number: int, reason: str) -> None:

@@ -11,14 +11,15 @@ import pytest
 
 from tests.processes import python
 from tunefarm.compiler.errors import ArtefactError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.frontend.zoo import build_model
+from tunefarm.compiler.pipeline import compile_model
 from tunefarm.compiler.runtime.machine.check_target import check_target
 from tunefarm.compiler.target import Target
 from tunefarm.configs.settings import load_target
 
 TILES = Target.from_json(load_target("sapphirerapids").model_dump())
-PLAIN = replace(
-    TILES, features=tuple(name for name in TILES.features if not name.startswith("amx-"))
-)
+PLAIN = TILES.without_matrix_tiles()
 
 
 def test_code_runs_where_all_its_features_are() -> None:
@@ -48,6 +49,13 @@ def test_tiles_are_not_spoken_of_where_something_else_is_missing() -> None:
     with pytest.raises(ArtefactError) as refused:
         check_target(PLAIN, older, "the kernel does not permit them")
     assert refused.value.message.endswith("lacks: avx512bw")
+
+
+@pytest.mark.parametrize(("precision", "needed"), [("default", PLAIN), ("bf16", TILES)])
+def test_only_code_for_narrow_numbers_needs_tiles(precision: str, needed: Target) -> None:
+    model = import_model_proto(build_model("mlp"))
+    program = compile_model(model, target=TILES, numerics=precision).spec
+    assert (program.target, program.needed_target) == (TILES, needed)
 
 
 @pytest.mark.parametrize("name", ["xsaves", "shstk", "pku", "aes", "invpcid"])
