@@ -311,9 +311,10 @@ def _inside(position: Expr, extent: int, mode: str) -> Expr:
 
 
 def _blocked_concat(use: BlockedUse) -> BlockedForm | None:
-    """Whole blocks one after the other."""
+    """Whole blocks one after the other, or planes of them side by side."""
     whole = all(type is not None and use.is_whole(type) for type in use.types)
-    return BlockedForm(BLOCKED, 0.0) if whole and use.attributes["axis"] == 1 else None
+    along = use.attributes.integer("axis") in range(1, len(use.result.shape))
+    return BlockedForm(BLOCKED, 0.0) if whole and along else None
 
 
 def _blocked_pad(use: BlockedUse) -> BlockedForm | None:

@@ -59,9 +59,12 @@ def _slice(attributes: Attributes, use: Use) -> Tensor:
 
 
 def _blocked_slice(use: BlockedUse) -> BlockedForm | None:
-    """Whole blocks, or the last ones, where a plan asks for them."""
+    """All channels; whole blocks of them, or the last ones, where a plan asks for them."""
     data, taken = use.types.present(0), use.result.shape
     starts, steps = use.attributes.integers("starts"), use.attributes.integers("steps")
+    of_all = len(taken) == 4 and taken[1] == data.shape[1] and steps[1] == 1
+    if of_all and (use.lanes[0] is not None or use.is_whole(use.result)):
+        return BlockedForm(BLOCKED, use.lanes[0] or 0.0)
     if not use.decided or len(taken) != 4 or starts[1] % use.block or steps[1] != 1:
         return None
     if taken[1] % use.block == 0:

@@ -1,9 +1,10 @@
-"""Pass: convolutions of bytes along one axis, as convolutions of planes that are one row high.
+"""Pass: convolutions along one axis, as convolutions of planes that are one row high.
 
     conv(x[N, C, W])   ->   conv(x[N, C, 1, W])
 
-Dot products of bytes run along channels, which lie next to each other in blocked layouts alone, and
-these are of planes. What lies between such convolutions becomes one with them, so that only the
+Blocked layouts are of planes. Dot products of bytes run along channels, which lie next to each
+other in these alone, and so do vectors of many channels of floats, which dilation moves no further
+apart. What lies between such convolutions becomes one with them, so that only the
 ends of a region are reshaped, which moves nothing. A minimum or maximum of all elements, as
 dynamic quantisation has them, is one of the planes.
 """
@@ -16,31 +17,41 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.rewriter import Rewriter
 from tunefarm.compiler.operators.registry import Pattern, complete_attributes, operator
 from tunefarm.compiler.types.dims import whole
+from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.tensor_type import Attribute
 
 _ONES = {"strides": 1, "dilations": 1}
-_FOLLOW = frozenset(("conv", "border", "pad", "fill"))
+_WHOLE = {"starts": 0, "steps": 1, "shape": 1}  # what a slice has for each axis
+_FOLLOW = frozenset(("conv", "border", "pad", "fill", "slice", "concat"))
+LEAST_BLOCKS = 2  # of channels of floats that are read, and of those that are given
+LEAST_COLUMNS = 4  # vectors in a row: of less, blocking and unblocking takes what it saves
 
 
 def run(graph: Graph, block: int | None) -> Graph:
     """The graph with such planes; as it is for a target without vectors to block channels for."""
-    if block is None or block < 2 or not any(_starts(node, graph) for node in graph.nodes):
+    if block is None or block < 2 or not any(_starts(node, graph, block) for node in graph.nodes):
         return graph
-    return _Lifter(graph).run()
+    return _Lifter(graph, block).run()
 
 
-def _starts(node: Node, graph: Graph) -> bool:
+def _starts(node: Node, graph: Graph, block: int) -> bool:
+    if node.operator != "conv" or len(graph.types[node.inputs[0]].shape) != 3:
+        return False
     attributes = complete_attributes(node)
-    narrow = node.operator == "conv" and bool(attributes["accumulator"])
-    return narrow and len(graph.types[node.inputs[0]].shape) == 3
+    if attributes["accumulator"]:
+        return True
+    data, weight, result = (graph.types[n] for n in (*node.inputs[:2], node.output))
+    channels, columns = min(weight.shape[:2]), min(data.shape[2], result.shape[2])
+    many = channels >= LEAST_BLOCKS * block and columns >= LEAST_COLUMNS * block
+    return many and attributes["groups"] == 1 and data.dtype is DType.F32
 
 
 class _Lifter:
     """Emits nodes on planes; a value's own shape is made where another node reads it."""
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, block: int) -> None:
+        self.graph, self.block = graph, block
         self.rewriter = Rewriter(graph)
         self.planes: dict[str, str] = {}  # value -> the plane that holds it
         self.made = {*graph.inputs, *graph.constants}  # values that are there in their own shape
@@ -49,7 +60,7 @@ class _Lifter:
         """The rewritten graph."""
         for node in self.graph.nodes:
             follows = any(name in self.planes for name in node.inputs) and self._may_follow(node)
-            if _starts(node, self.graph) or follows:
+            if _starts(node, self.graph, self.block) or follows:
                 self._emit(node)
                 continue
             if node.inputs[:1] and node.inputs[0] in self.planes and self._folds_all(node):
@@ -69,8 +80,9 @@ class _Lifter:
         if len(self.graph.types[node.output].shape) != 3:
             return False
         if node.operator in _FOLLOW:
-            return node.inputs[0] in self.planes and (
-                node.operator != "conv" or _starts(node, self.graph)
+            read = node.inputs if node.operator == "concat" else node.inputs[:1]
+            return any(name in self.planes for name in read) and (
+                node.operator != "conv" or _starts(node, self.graph, self.block)
             )
         return operator(node.operator).pattern is Pattern.ELEMENTWISE
 
@@ -89,7 +101,8 @@ class _Lifter:
         self.made.add(node.output)
 
     def _emit(self, node: Node) -> None:
-        lifts_all = operator(node.operator).pattern is Pattern.ELEMENTWISE
+        elementwise = operator(node.operator).pattern is Pattern.ELEMENTWISE
+        lifts_all = elementwise or node.operator == "concat"
         looked_up = operator(node.operator).looked_up
         inputs = []
         for position, name in enumerate(node.inputs):
@@ -134,6 +147,12 @@ def _lifted(node: Node) -> Mapping[str, Attribute]:
     for name, one in _ONES.items():
         if attributes.get(name):
             attributes[name] = (one, *complete_attributes(node).integers(name))
+    if node.operator == "concat" and attributes["axis"] in (2, -1):
+        attributes["axis"] = 3
+    if node.operator == "slice":
+        for name, one in _WHOLE.items():
+            own = complete_attributes(node).integers(name)
+            attributes[name] = (*own[:-1], one, own[-1])
     if attributes.get("pads"):
         pads = complete_attributes(node).integers("pads")
         half = len(pads) // 2  # all axes' of pad, that of the last axis else

@@ -1,4 +1,4 @@
-"""Convolutions of bytes along one axis run on planes that are one row high."""
+"""Convolutions along one axis run on planes that are one row high."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import pytest
 
 from tests.compiler.graph.graph_helpers import (
     GraphMaker,
+    assert_close,
     conversions,
     evaluate_graph,
     operators,
+    random_inputs,
 )
+from tunefarm.compiler import build
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.plan.layouts import choose_layouts, rows_as_planes
 from tunefarm.compiler.types.dtypes import DType
@@ -79,11 +82,48 @@ def test_values_that_others_read_keep_their_shape() -> None:
     assert operators(found).count("reduce_max") == 1
 
 
-def test_other_convolutions_and_targets_without_vectors_stay() -> None:
+@pytest.mark.parametrize(
+    ("shape", "outputs", "given"),
+    [
+        ((1, 8, 64), 32, {}),
+        ((1, 32, 64), 8, {}),
+        ((1, 32, 20), 32, {}),
+        ((1, 64, 64), 64, {"groups": 2}),
+    ],
+    ids=["few channels read", "few channels given", "short rows", "groups"],
+)
+def test_other_convolutions_stay(
+    shape: tuple[int, ...], outputs: int, given: dict[str, Attribute]
+) -> None:
     maker = _Maker()
-    floats = maker.node("conv", maker.input(1, 16, 20), maker.weights(16, 16, 3))
-    graph = maker.graph(floats)
+    groups = given.get("groups", 1)
+    assert isinstance(groups, int)
+    weight = maker.weights(outputs, shape[1] // groups, 3)
+    graph = maker.graph(maker.node("conv", maker.input(*shape), weight, **given))
     assert rows_as_planes.run(graph, 8) is graph
+
+
+def test_between_convolutions_of_floats_rows_stay_in_blocks() -> None:
+    """Rows that are continued at both ends by what is at the other, and then cut."""
+    maker = _Maker()
+    x = maker.input(2, 32, 70)
+    first = maker.node("relu", maker.node("conv", x, maker.weights(32, 32, 3), pads=(1, 1)))
+    ends = [
+        maker.node("slice", first, starts=(0, 0, start), steps=(1, 1, 1), shape=(2, 32, 4))
+        for start in (66, 0)
+    ]
+    around = maker.node("concat", ends[0], first, ends[1], axis=2)
+    second = maker.node("conv", around, maker.weights(32, 32, 3), dilations=(4,))
+    graph = maker.graph(maker.node("add", second, first))
+    found = rows_as_planes.run(graph, 8)
+    inputs = random_inputs(graph)
+    assert_close(evaluate_graph(found, inputs), evaluate_graph(graph, inputs))
+    assert conversions(choose_layouts.run(found, 8)) == ["to_blocked", "from_blocked"]
+    built = build(graph).run(inputs)
+    assert_close([np.asarray(value) for value in built.values()], evaluate_graph(graph, inputs))
+
+
+def test_targets_without_vectors_keep_rows() -> None:
     maker = _Maker()
     narrow = maker.graph(maker.conv(maker.input(1, 16, 20, dtype=DType.U8), 16, 3))
     assert rows_as_planes.run(narrow, None) is narrow
