@@ -4,7 +4,8 @@
 
 Between the two may be transposes and reshapes, as where a model has its blocks as an axis.
 Evaluated at build time the weights would be 4 to 16 times as large, and a product of a few rows
-takes as long as reading them does.
+takes as long as reading them does. In a precision whose products are of 16 bits, weights of 8 bits
+become such where they are multiplied with many rows: twice as large, but without unpacking.
 """
 
 from __future__ import annotations
@@ -24,27 +25,40 @@ from tunefarm.compiler.operators.weight_product import BITS
 from tunefarm.compiler.types.conversions import converted
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.numerics import Numerics
 from tunefarm.compiler.types.tensor_type import Array
 
 LEAST_WEIGHTS = 1 << 14
 """Fewer weights stay in the first cache as f32, too."""
+MANY_ROWS = 16
+"""So many products of a weight take longer than reading it twice as wide."""
 
 
-def run(graph: Graph, rounds_weights: bool = False) -> Graph:
+def run(graph: Graph, rounds_weights: bool = False, halves: Numerics | None = None) -> Graph:
     """The graph with the products that can be; with `rounds_weights` only those in f32.
 
     Dequantised weights of 16 bits would have been rounded to these before they were multiplied.
+    `halves` are numerics whose narrow floats have products that the target sums.
     """
     rewriter = Rewriter(graph)
     for node in graph.nodes:
         resolved = rewriter.resolve(node)
         narrow = rewriter.types[node.output].dtype is not DType.F32
         weights = None if rounds_weights and narrow else _weights_of(rewriter, resolved)
+        if weights is not None and halves is not None and _is_halved(rewriter, node, halves):
+            rows = rewriter.types[node.output].size // weights.numbers.shape[1]
+            if rows >= MANY_ROWS and weights.bits == DType.I8.bits:
+                weights = None
         if weights is None:
             rewriter.keep(resolved)
         else:
             _multiply(rewriter, resolved, weights)
     return rewriter.finish()
+
+
+def _is_halved(rewriter: Rewriter, node: Node, numerics: Numerics) -> bool:
+    is_f32 = rewriter.types[node.output].dtype is DType.F32
+    return is_f32 and numerics.storage_of(node.source) is numerics.narrow
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,8 @@ def passes(
         ("share_memory", plain(share_memory.run)),
         ("split_moves", split_moves.run),
     )
-    packs = plain(lambda graph: weight_products.run(graph, is_strict))
+    halves = numerics if numerics.narrow in summed else None
+    packs = plain(lambda graph: weight_products.run(graph, is_strict, halves))
     weights = (
         ("weight_products", packs),
         ("recurrent_weights", plain(lambda graph: recurrent_weights.run(graph, cached))),

@@ -28,6 +28,7 @@ from tunefarm.compiler.target import host_target
 from tunefarm.compiler.types.conversions import converted
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.numerics import Numerics
 from tunefarm.compiler.types.tensor_type import Array, Attribute, TensorType
 
 
@@ -79,6 +80,24 @@ def assert_same_meaning(before: Graph, after: Graph, relative: float = 2e-6) -> 
     largest = float(np.abs(expected.astype(np.float64)).max())
     error = np.abs(got.astype(np.float64) - expected.astype(np.float64)).max()
     assert error <= relative * largest
+
+
+@pytest.mark.parametrize(
+    ("rows", "dtype", "packed"),
+    [(16, DType.I8, False), (16, DType.U8, False), (15, DType.I8, True), (16, DType.I4, True)],
+)
+def test_bytes_that_many_rows_read_become_halves_where_products_are_of_halves(
+    rows: int, dtype: DType, packed: bool
+) -> None:
+    graph = graph_of(drawn(1, (320, 64), dtype), drawn(2, (1, 64), DType.F32))
+    shapes = {"x": (rows, 320), "y": (rows, 64)}
+    types = {name: TensorType(DType.F32, shape) for name, shape in shapes.items()}
+    graph = replace(graph, types={**graph.types, **types})
+    assert operators(weight_products.run(graph)) == ["weight_product"]
+    found = weight_products.run(graph, halves=Numerics.of("bf16"))
+    assert operators(found) == ["weight_product" if packed else "matmul"]
+    apart = replace(Numerics.of("bf16"), contractions=((graph.nodes[1].source, DType.F32),))
+    assert operators(weight_products.run(graph, halves=apart)) == ["weight_product"]
 
 
 @pytest.mark.parametrize("turned", [False, True])
