@@ -24,15 +24,26 @@ from tunefarm.compiler.types.tensor_type import Attribute
 _ONES = {"strides": 1, "dilations": 1}
 _WHOLE = {"starts": 0, "steps": 1, "shape": 1}  # what a slice has for each axis
 _FOLLOW = frozenset(("conv", "border", "pad", "fill", "slice", "concat"))
+_FLOATS = frozenset((DType.F32, DType.F16, DType.BF16))
 LEAST_BLOCKS = 2  # of channels of floats that are read, and of those that are given
 LEAST_COLUMNS = 4  # vectors in a row: of less, blocking and unblocking takes what it saves
 
 
 def run(graph: Graph, block: int | None) -> Graph:
     """The graph with such planes; as it is for a target without vectors to block channels for."""
-    if block is None or block < 2 or not any(_starts(node, graph, block) for node in graph.nodes):
+    if block is None or block < 2:
+        return graph
+    planes = {n.output for n in graph.nodes if n.operator == "conv" and _is_plane(n.output, graph)}
+    squeezed = any(node.inputs[:1] and node.inputs[0] in planes for node in graph.nodes)
+    if not squeezed and not any(_starts(node, graph, block) for node in graph.nodes):
         return graph
     return _Lifter(graph, block).run()
+
+
+def _is_plane(name: str, graph: Graph) -> bool:
+    """A value [N, C, 1, W], as exporters make of rows to convolve them."""
+    shape = graph.types[name].shape
+    return len(shape) == 4 and shape[2] == 1
 
 
 def _starts(node: Node, graph: Graph, block: int) -> bool:
@@ -44,7 +55,7 @@ def _starts(node: Node, graph: Graph, block: int) -> bool:
     data, weight, result = (graph.types[n] for n in (*node.inputs[:2], node.output))
     channels, columns = min(weight.shape[:2]), min(data.shape[2], result.shape[2])
     many = channels >= LEAST_BLOCKS * block and columns >= LEAST_COLUMNS * block
-    return many and attributes["groups"] == 1 and data.dtype is DType.F32
+    return many and attributes["groups"] == 1 and data.dtype in _FLOATS
 
 
 class _Lifter:
@@ -59,6 +70,8 @@ class _Lifter:
     def run(self) -> Graph:
         """The rewritten graph."""
         for node in self.graph.nodes:
+            if self._is_same(node):
+                continue
             follows = any(name in self.planes for name in node.inputs) and self._may_follow(node)
             if _starts(node, self.graph, self.block) or follows:
                 self._emit(node)
@@ -75,6 +88,30 @@ class _Lifter:
             if name in producers:
                 self._own(name, producers[name])
         return self.rewriter.finish()
+
+    def _is_same(self, node: Node) -> bool:
+        """Whether a node makes rows of a plane that a convolution gives, or a plane of such rows.
+
+        Then both are the plane.
+        """
+        if operator(node.operator).pattern is not Pattern.VIEW or len(node.inputs) != 1:
+            return False
+        source, types = node.inputs[0], self.graph.types
+        rows, plane = types[source].shape, types[node.output].shape
+        if _is_plane(node.output, self.graph) and source in self.planes and len(rows) == 3:
+            if plane != (*rows[:2], 1, rows[2]):
+                return False
+            self.rewriter.forward(node.output, self.planes[source])
+            self.made.add(node.output)
+            return True
+        producer = self.rewriter.producers.get(self.rewriter.value(source))
+        given = producer is not None and producer.operator == "conv"
+        if not given or not _is_plane(source, self.graph):
+            return False
+        if plane != (*rows[:2], rows[3]):
+            return False
+        self.planes[node.output] = self.rewriter.value(source)
+        return True
 
     def _may_follow(self, node: Node) -> bool:
         if len(self.graph.types[node.output].shape) != 3:

@@ -123,6 +123,24 @@ def test_between_convolutions_of_floats_rows_stay_in_blocks() -> None:
     assert_close([np.asarray(value) for value in built.values()], evaluate_graph(graph, inputs))
 
 
+def test_planes_that_exporters_make_of_rows_are_seen_through() -> None:
+    """Keras' Conv1D: each convolution is between an Unsqueeze and a Squeeze."""
+    maker = GraphMaker()
+    x = maker.input(2, 32, 1, 40)
+    rows = maker.node(
+        "reshape", maker.node("conv", x, maker.weights(32, 32, 1, 3)), shape=(2, 32, 38)
+    )
+    rows = maker.node("relu", maker.node("add", rows, maker.weights(1, 32, 1)))
+    plane = maker.node("reshape", rows, shape=(2, 32, 1, 38))
+    last = maker.node("conv", plane, maker.weights(32, 32, 1, 3))
+    graph = maker.graph(maker.node("reshape", last, shape=(2, 32, 36)), rows)
+    found = rows_as_planes.run(graph, 8)
+    inputs = random_inputs(graph)
+    assert_close(evaluate_graph(found, inputs), evaluate_graph(graph, inputs))
+    between = operators(found)
+    assert between[: between.index("conv", 1) + 1] == ["conv", "add", "relu", "conv"]
+
+
 def test_targets_without_vectors_keep_rows() -> None:
     maker = _Maker()
     narrow = maker.graph(maker.conv(maker.input(1, 16, 20, dtype=DType.U8), 16, 3))
