@@ -66,6 +66,7 @@ def passes(
     precision = partial(choose_precision.run, numerics=numerics, summed=summed)
     planned = (
         ("rows_as_planes", plain(lambda graph: rows_as_planes.run(graph, block))),
+        ("widen_convolutions", plain(lambda graph: choose_precision.widen(graph, summed))),
         ("transposed_convolutions", transposed),
         ("dilated_convolutions", dilated),
         ("interleaved_channels", interleaved),

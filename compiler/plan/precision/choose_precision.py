@@ -83,6 +83,31 @@ def run(
     return _Emitter(graph, narrow, contractions, written, stored).run()
 
 
+def widen(graph: Graph, summed: Collection[DType] = NARROW) -> Graph:
+    """The graph with convolutions of narrow floats in f32 where no instruction sums their products.
+
+    Each factor is widened once, constants at build time, and the result rounded as before. Products
+    of matrices keep theirs: reading these takes as long as widening them.
+    """
+    narrow = frozenset(NARROW) - frozenset(summed)
+    rewriter = Rewriter(graph)
+    for node in graph.nodes:
+        node = rewriter.resolve(node)
+        dtype = rewriter.types[node.output].dtype
+        constant = all(name in rewriter.constants for name in node.inputs[1:] if name)
+        if node.operator != "conv" or dtype not in narrow or not constant:
+            rewriter.keep(node)
+            continue
+
+        def cast(name: str, to: DType, like: Node = node) -> str:
+            return rewriter.emit("cast", (name,), {"to": to.value}, like=like)
+
+        factors = tuple(name and cast(name, DType.F32) for name in node.inputs)
+        wide = rewriter.emit("conv", factors, node.attributes, like=node)
+        rewriter.forward(node.output, cast(wide, dtype))
+    return rewriter.finish()
+
+
 class _Costs:
     """What the contractions of a graph cost: products, and bytes of constants."""
 

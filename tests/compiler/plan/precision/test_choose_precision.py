@@ -257,3 +257,28 @@ def test_random_graph_means_in_its_kernels_what_its_casts_say(
     inputs = random_inputs(graph)
     found = evaluate_program(extract_kernels(result), inputs)
     assert_close(found, evaluate_graph(result, inputs), tolerance=ERROR)
+
+
+@pytest.mark.parametrize("dtype", [DType.F16, DType.BF16])
+def test_convolutions_of_narrow_floats_are_in_f32_where_nothing_sums_their_products(
+    dtype: DType,
+) -> None:
+    maker = GraphMaker()
+    x = maker.input(1, 8, 6, 6, dtype=dtype)
+    weight, bias = (
+        maker.constant(array.astype(dtype.numpy))
+        for array in (maker.rng.standard_normal((16, 8, 3, 3)), maker.rng.standard_normal(16))
+    )
+    image = maker.node("conv", x, weight, bias, pads=(1, 1, 1, 1))
+    rows = maker.node("reshape", image, shape=(16, 36))
+    factor = maker.constant(maker.rng.standard_normal((36, 4)).astype(dtype.numpy))
+    graph = maker.graph(maker.node("matmul", rows, factor), image)
+    found = choose_precision.widen(graph, ())
+    assert contractions(found) == ["f32", dtype.value]
+    inputs = random_inputs(graph)
+    for ours, theirs in zip(
+        evaluate_graph(found, inputs), evaluate_graph(graph, inputs), strict=True
+    ):
+        assert ours.dtype == theirs.dtype
+        assert_close([ours.astype(np.float32)], [theirs.astype(np.float32)], 0.01)
+    assert structurally_equal(choose_precision.widen(graph, (dtype,)), graph)
