@@ -38,7 +38,7 @@ def run(graph: Graph, rounds_weights: bool = False, halves: Numerics | None = No
     """The graph with the products that can be; with `rounds_weights` only those in f32.
 
     Dequantised weights of 16 bits would have been rounded to these before they were multiplied.
-    `halves` are numerics whose narrow floats have products that the target sums.
+    `halves` is a precision whose narrow floats have products that the target sums.
     """
     rewriter = Rewriter(graph)
     for node in graph.nodes:
