@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeGuard
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from tunefarm.compiler.frontend.numbers import Numbers, integers, vector
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.run_time_sizes import object_array
 from tunefarm.compiler.types.signature import ValueSource
-from tunefarm.compiler.types.sizes import Dimension, Size, bounds_of
+from tunefarm.compiler.types.sizes import Dimension, Size, bounds_of, static_shape
 
 _MAX_CODE = 2**62
 _MAX_CHOICES = 64
@@ -29,6 +30,17 @@ def require(
     """
     operand = graph.origin(node.input(position))
     graph.require((~right).value, operand, f"{reason} for {node.label}, as the model was built")
+
+
+def require_rows(
+    node: OnnxNode, graph: GraphBuilder, position: int, count: Numbers, meaning: str
+) -> int:
+    """The most elements of an axis that only the data limits, which a run checks."""
+    most = graph.allowance.limits.loop_rows
+    right = (count >= 1) & (count.like(most) >= count)
+    reason = f"{meaning} must give 1 to {most} elements (limits.loop_rows)"
+    require(node, graph, position, right, reason)
+    return most
 
 
 def expect_constant(
@@ -69,7 +81,7 @@ def sized(
     """
     value = node.input(position)
     if value.type.size != len(wanted):
-        raise node.bad_shape(f"{meaning} has {value.type.size} elements for {_listed(wanted)}")
+        raise node.bad_shape(f"{meaning} has {value.type.size} elements for {shape_text(wanted)}")
     given = vector(value, graph)
     others: list[Dimension] = []
     for number, size in enumerate(wanted):
@@ -94,12 +106,18 @@ def sized(
     if inferred:
         left = given.equals(-1)
         right = (right | left) & (left.cast(given.dtype).sum(0) < 2)
-    require(node, graph, position, right, f"{meaning} must be {_listed(wanted)}")
+    require(node, graph, position, right, f"{meaning} must be {shape_text(wanted)}")
     return graph.integers_of(object_array(wanted).reshape(value.shape), value.dtype)
 
 
-def _listed(sizes: Sequence[Dimension]) -> str:
+def shape_text(sizes: Sequence[Dimension]) -> str:
+    """A shape as messages name it."""
     return f"[{', '.join(map(str, sizes))}]"
+
+
+def has_dynamic_sizes(sizes: Sequence[Dimension] | None) -> TypeGuard[Sequence[Dimension]]:
+    """Whether a declared shape has dynamic sizes."""
+    return sizes is not None and static_shape(sizes) is None
 
 
 def declared(node: OnnxNode, position: int, meaning: str, output: int = 0) -> tuple[int, ...]:

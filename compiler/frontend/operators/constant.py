@@ -1,19 +1,42 @@
-"""Operators whose result is known at import: constants, shapes, ranges."""
+"""Constants, shapes, fills and ranges: known at import, or of sizes that a run computes."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
+import numpy.typing as npt
 
 from tunefarm.compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.data_sizes import counted_size
+from tunefarm.compiler.frontend.dynamic_operands import dynamic_operand
 from tunefarm.compiler.frontend.element_types import dtype_of
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.numbers import Numbers
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
-from tunefarm.compiler.frontend.operators.shape import sized_fill, sized_range
+from tunefarm.compiler.frontend.operators.moves import with_axis
+from tunefarm.compiler.frontend.operators.shape import sized_expand
 from tunefarm.compiler.frontend.run_time_sizes import object_array
+from tunefarm.compiler.frontend.settle import (
+    declared,
+    expect_constant,
+    has_dynamic_sizes,
+    require,
+    require_rows,
+    shape_text,
+    sized,
+)
+from tunefarm.compiler.frontend.size_arithmetic import contents_of
+from tunefarm.compiler.frontend.size_tables import Between, UndecidedError, applied, whole_number
 from tunefarm.compiler.types.dtypes import DType
-from tunefarm.compiler.types.sizes import product_of, static_shape
+from tunefarm.compiler.types.sizes import (
+    Dimension,
+    bounds_of,
+    divide,
+    greater,
+    product_of,
+    static_shape,
+)
 from tunefarm.compiler.types.tensor_type import Array
 
 
@@ -62,7 +85,7 @@ def constant_of_shape(node: OnnxNode, graph: GraphBuilder) -> Value:
             raise node.invalid("the value must have one element")
         fill = value.reshape(())
     if node.input(0).sizes is not None:
-        return sized_fill(node, graph.constant(fill), graph)
+        return _sized_fill(node, graph.constant(fill), graph)
     wanted = node.constant_integers(0, "the shape")
     if any(extent < 0 for extent in wanted):
         raise node.bad_shape(f"the shape {list(wanted)} has a negative dimension")
@@ -71,11 +94,29 @@ def constant_of_shape(node: OnnxNode, graph: GraphBuilder) -> Value:
     return graph.emit("expand", graph.constant(fill), shape=wanted)
 
 
+def _sized_fill(node: OnnxNode, fill: Value, graph: GraphBuilder) -> Value:
+    """A value in each place of a dynamic shape."""
+    shape = node.sizes(0, "the shape")
+    if any(bounds_of(size)[1] < 0 for size in shape):
+        raise node.bad_shape(f"the shape {shape_text(shape)} has a negative dimension")
+    return sized_expand(fill, shape, node, graph)
+
+
+@dynamic_operand("ConstantOfShape", at=(0,))
+def computed_fill(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
+    """The declared shape, which a run checks."""
+    sizes = node.declared_sizes()
+    if has_dynamic_sizes(sizes):
+        return node.with_constants({0: sized(node, graph, 0, sizes, "the shape")})
+    wanted = declared(node, 0, "the shape")
+    return node.with_constants({0: expect_constant(node, graph, 0, wanted, "the shape")})
+
+
 @converter("Range", 11, 27)
 def range_(node: OnnxNode, graph: GraphBuilder) -> Value:
-    sized = sized_range(node, graph)
-    if sized is not None:
-        return sized
+    dynamic = _sized_range(node, graph)
+    if dynamic is not None:
+        return dynamic
     arrays = [
         node.constant(position, f"the {name}")
         for position, name in enumerate(("start", "limit", "delta"))
@@ -89,6 +130,102 @@ def range_(node: OnnxNode, graph: GraphBuilder) -> Value:
     graph.check_array((count,), 8)
     steps = np.arange(count, dtype=arrays[0].dtype)
     return graph.constant((start + steps * delta).astype(arrays[0].dtype))
+
+
+def _sized_range(node: OnnxNode, graph: GraphBuilder) -> Value | None:
+    """Integers from a start to a limit that a run computes; None where all are constant."""
+    values = [node.input(position) for position in range(3)]
+    if all(value.sizes is None for value in values):
+        return None
+    start, limit, delta = (_scalar(node, position) for position in range(3))
+    least, greatest = bounds_of(delta)
+    if least <= 0 <= greatest:
+        raise node.unsupported(f"a step of {delta}, which may be 0,")
+    length, apart = (limit - start, delta) if least > 0 else (start - limit, -delta)
+    count = greater(length if apart == 1 else -divide(-length, apart), 0)
+    most = bounds_of(count)[1]
+    if most == 0:
+        raise node.bad_shape("the range has no elements")
+    graph.check_array((most,), 8)
+    dtype = values[0].dtype
+    if isinstance(delta, int):
+        steps = graph.constant(delta * np.arange(most, dtype=np.int64), dtype)
+    else:
+        numbers = graph.constant(np.arange(most, dtype=np.int64), dtype)
+        steps = graph.emit("mul", numbers, graph.size(delta, dtype))
+    result = graph.emit("add", steps, graph.size(start, dtype))
+    return with_axis(result, 0, ((count, most),), graph)
+
+
+def _scalar(node: OnnxNode, position: int) -> Dimension:
+    found = node.sizes(position, "a bound of the range")
+    if len(found) != 1:
+        raise node.bad_shape("start, limit and delta must be scalars")
+    return found[0]
+
+
+@dynamic_operand("Range", at=(0, 1, 2))
+def computed_range(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """start + i * delta, for as many i as the model declares, or as the limits allow."""
+    operands = [node.input(position) for position in range(3)]
+    if any(value.type.size != 1 for value in operands):
+        raise node.bad_shape("start, limit and delta must be scalars")
+    at = next(position for position in (1, 0, 2) if node.is_computed(position))
+    meaning = f"the {('start', 'limit', 'delta')[at]}"
+    dtype, sizes = operands[0].dtype, node.declared_sizes()
+    start, limit, delta = (Numbers(graph.reshape(value, ()), graph) for value in operands)
+    steps = _steps(start, limit, delta)
+    if has_dynamic_sizes(sizes):
+        given = node.with_constants({at: steps.cast(DType.I64).value})
+        sized(given, graph, at, sizes, "the number of elements")
+        count = bounds_of(sizes[0])[1]
+    elif (range_steps := _range_steps(node, graph)) is not None:
+        sizes, count = (range_steps,), bounds_of(range_steps)[1]
+    elif node.declared_shape() is None:
+        count = require_rows(node, graph, at, steps, meaning)
+        sizes = (counted_size(node, graph, steps.cast(DType.I64).value, count, low=1),)
+    else:
+        (count,) = declared(node, at, meaning)
+        require(node, graph, at, steps.equals(count), f"{meaning} must give {count} elements")
+    graph.check_array((count,), dtype.bytes)
+    if count == 0:
+        return graph.constant(np.empty(0, dtype.numpy))
+    places = Numbers(graph.constant(np.arange(count).astype(dtype.numpy)), graph)
+    result = (places * delta + start).value
+    return graph.with_dims(result, (((sizes[0], count),),)) if has_dynamic_sizes(sizes) else result
+
+
+def _range_steps(node: OnnxNode, graph: GraphBuilder) -> Dimension | None:
+    """The number of elements where floats are computed of a size; None where they are not."""
+    text = [contents_of(node.input(position), graph) for position in range(3)]
+    if not node.input(0).dtype.is_float or any(numbers is None for numbers in text):
+        return None
+    bounds = [numbers.reshape(-1)[0] for numbers in text if numbers is not None]
+    try:
+        number = whole_number(applied(_number_of_steps, *bounds))
+    except UndecidedError:
+        return None
+    return None if isinstance(number, Between) else number
+
+
+def _number_of_steps(
+    start: npt.NDArray[np.float64], limit: npt.NDArray[np.float64], delta: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    return np.maximum(np.ceil((limit - start) / delta), 0)
+
+
+def _steps(start: Numbers, limit: Numbers, delta: Numbers) -> Numbers:
+    """How many elements the range has, -1 where it is none: a scalar."""
+    if start.dtype.is_float:
+        start, limit, delta = (number.cast(DType.F64) for number in (start, limit, delta))
+        divisor = delta.equals(0).choose(delta.like(1), delta)
+        count = ((limit - start) / divisor).ceil().at_least(0)
+    else:
+        start, limit, delta = (number.cast(DType.I64) for number in (start, limit, delta))
+        size = delta.absolute().at_least(1)
+        distance = (delta < 0).choose(start - limit, limit - start).at_least(0)
+        count = (distance + size - 1) / size
+    return delta.equals(0).choose(count.like(-1), count)
 
 
 @converter("EyeLike", 9, 22)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from tunefarm.compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.dynamic_operands import dynamic_operand
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.moves import as_whole, extent_there, in_one_piece, window
@@ -19,6 +20,7 @@ from tunefarm.compiler.frontend.operators.windows import (
     window_attributes,
     windows,
 )
+from tunefarm.compiler.frontend.settle import declared, expect_constant, fitting
 from tunefarm.compiler.types.dims import is_unpadded
 from tunefarm.compiler.types.sizes import Dimension, bounds_of, divide, greater
 
@@ -167,3 +169,30 @@ def _open_columns(
     for axis in range(2, columns.rank):
         columns = as_whole(graph.padded.filled(columns, axis, "zero"), axis, graph)
     return columns
+
+
+@dynamic_operand("Col2Im", at=(1, 2))
+def computed_col2im(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
+    """Of blocks, all that fit the columns are candidates."""
+    if node.is_computed(1):
+        image = declared(node, 1, "the image's shape")[2:]
+        node = node.with_constants({1: expect_constant(node, graph, 1, image, "the image's shape")})
+    if not node.is_computed(2):
+        return node
+    channels = declared(node, 2, "the block's shape")[1]
+    columns = node.input(0).shape[1]
+    if channels < 1 or columns % channels:
+        raise node.bad_shape(f"{columns} columns are no blocks of {channels} channels")
+    blocks = list(_factors(columns // channels, node.input(2).type.size))
+    return fitting(node, graph, 2, blocks, "the block's shape")
+
+
+def _factors(product: int, count: int) -> Iterator[tuple[int, ...]]:
+    """All ways to write a number as a product of so many."""
+    if count == 1:
+        yield (product,)
+        return
+    for first in range(1, product + 1):
+        if product % first == 0:
+            for rest in _factors(product // first, count - 1):
+                yield (first, *rest)

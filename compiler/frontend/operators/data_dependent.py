@@ -17,10 +17,12 @@ from tunefarm.compiler.frontend.data_sizes import (
     placed,
     with_axis,
 )
+from tunefarm.compiler.frontend.dynamic_operands import dynamic_operand
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.moves import compacted as in_order
 from tunefarm.compiler.frontend.operators.moves import in_one_piece
+from tunefarm.compiler.frontend.settle import expect_constant
 from tunefarm.compiler.types.dims import ONE, is_unpadded, size_of, whole
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.sizes import Dimension, Size, bounds_of, smaller
@@ -427,6 +429,16 @@ def top_k(node: OnnxNode, graph: GraphBuilder) -> list[Value]:
         )
         for value in (values, places)
     ]
+
+
+@dynamic_operand("TopK", at=(1,))
+def computed_top_k(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
+    """Where no shape is declared there may be as many results as elements, see the converter."""
+    axis = node.axis(node.integer("axis", -1), node.input(0).rank)
+    shape = node.declared_shape(0) or node.declared_shape(1)
+    if shape is None:
+        return node
+    return node.with_constants({1: expect_constant(node, graph, 1, (shape[axis],), "the number k")})
 
 
 def _number_of_results(node: OnnxNode, graph: GraphBuilder, data: Value, axis: int) -> Dimension:

@@ -10,10 +10,15 @@ import numpy.typing as npt
 
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.data_sizes import counted_size
+from tunefarm.compiler.frontend.dynamic_operands import dynamic_operand
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.numbers import vector
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.data_dependent import compress_computed
 from tunefarm.compiler.frontend.operators.moves import as_whole, compacted, from_start, with_axis
+from tunefarm.compiler.frontend.run_time_sizes import object_array
+from tunefarm.compiler.frontend.settle import expect_constant, require_rows, sized
 from tunefarm.compiler.frontend.size_arithmetic import one_hot_of
 from tunefarm.compiler.operators.gather import REDUCTIONS
 from tunefarm.compiler.types.dims import Axis, is_unpadded, size_of, true_shape, whole_dims
@@ -175,6 +180,23 @@ def one_hot(node: OnnxNode, graph: GraphBuilder) -> Value:
     if indices.array is not None and values.array is not None and indices.type.size * count <= 4096:
         return graph.constant(one_hot_of(indices.array, count, values.array, axis))
     return graph.emit("one_hot", indices, values, depth=count, axis=axis)
+
+
+@dynamic_operand("OneHot", at=(1,), padded=True)
+def computed_one_hot(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
+    """The depth that the declared shape has, or as much as the limits allow."""
+    axis = node.axis(node.integer("axis", -1), node.input(0).rank + 1)
+    wanted, depth = node.declared_sizes(), node.input(1)
+    if wanted is None:
+        given = vector(depth, graph)
+        most = require_rows(node, graph, 1, given, "the depth")
+        size = counted_size(node, graph, given.value, most, low=1)
+        sizes = object_array([size]).reshape(depth.shape)
+        return node.with_constants({1: graph.integers_of(sizes)})
+    extent = wanted[axis]
+    if isinstance(extent, int):
+        return node.with_constants({1: expect_constant(node, graph, 1, (extent,), "the depth")})
+    return node.with_constants({1: sized(node, graph, 1, (extent,), "the depth")})
 
 
 def _one_hot_of_size(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import overload
 
 from tunefarm.compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.dynamic_operands import dynamic_operand
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.reduce import renumbered
@@ -23,6 +24,7 @@ from tunefarm.compiler.frontend.operators.windows import (
     window_attributes,
     with_ceil_count,
 )
+from tunefarm.compiler.frontend.settle import declared, expect_constant
 from tunefarm.compiler.types.dims import is_unpadded, size_of
 from tunefarm.compiler.types.sizes import Dimension
 
@@ -75,6 +77,13 @@ def max_unpool(node: OnnxNode, graph: GraphBuilder) -> Value:
     if not any(pads):
         return result
     return graph.emit("pad", result, graph.scalar(0, data.dtype), pads=pads, mode="constant")
+
+
+@dynamic_operand("MaxUnpool", at=(2,))
+def computed_unpool(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
+    """The declared shape, which a run checks."""
+    wanted = declared(node, 2, "the output shape")
+    return node.with_constants({2: expect_constant(node, graph, 2, wanted, "the output shape")})
 
 
 @overload

@@ -1,4 +1,4 @@
-"""GridSample, RoiAlign and DeformConv: tables of taps, and sums of data at them."""
+"""AffineGrid, GridSample, RoiAlign and DeformConv: tables of taps, and sums of data at them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from tunefarm.compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.dynamic_operands import dynamic_operand
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.numbers import Numbers, vector
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.moves import as_whole, compacted, in_one_piece, taken
 from tunefarm.compiler.frontend.operators.resize_taps import edge_extended
 from tunefarm.compiler.frontend.operators.windows import window_attributes
+from tunefarm.compiler.frontend.settle import declared, require
 from tunefarm.compiler.operators.sample import MOST_TAPS
 from tunefarm.compiler.types.dims import is_unpadded, size_of, whole
 from tunefarm.compiler.types.dtypes import FLOATS, DType
@@ -446,3 +449,17 @@ def _products(found: Value, weights: Value, group: int, graph: GraphBuilder) -> 
     product = graph.emit("matmul", samples, graph.transpose(factors, (0, 2, 1)))
     turned = graph.transpose(product, (0, 1, 3, 2))
     return graph.reshape(turned, (batch, outputs, count))
+
+
+@dynamic_operand("AffineGrid", at=(1,))
+def computed_affine_grid(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
+    """The number of channels is of no importance."""
+    batch, *image, _ = declared(node, 1, "the size")
+    given = vector(node.input(1), graph)
+    if given.shape != (len(image) + 2,):
+        raise node.bad_shape(f"the size has {given.shape[0]} entries for {len(image)} dimensions")
+    wanted = (batch, 1, *image)
+    ignored = Numbers(graph.constant(np.arange(len(wanted)) == 1), graph)
+    right = given.equals(given.like(wanted)) | ignored
+    require(node, graph, 1, right, f"batch and image of the size must be {[batch, *image]}")
+    return node.with_constants({1: graph.integers(wanted)})

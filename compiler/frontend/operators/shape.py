@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TypeGuard
 
 import numpy as np
-import numpy.typing as npt
 
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.frontend.converter import converter
-from tunefarm.compiler.frontend.data_sizes import counted_size
 from tunefarm.compiler.frontend.dynamic_operands import dynamic_operand
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.numbers import Numbers, vector
@@ -24,12 +21,15 @@ from tunefarm.compiler.frontend.operators.moves import (
     rearranged,
     taken,
     window,
-    with_axis,
 )
-from tunefarm.compiler.frontend.run_time_sizes import object_array
-from tunefarm.compiler.frontend.settle import declared, expect_constant, fitting, require, sized
-from tunefarm.compiler.frontend.size_arithmetic import contents_of
-from tunefarm.compiler.frontend.size_tables import Between, UndecidedError, applied, whole_number
+from tunefarm.compiler.frontend.settle import (
+    declared,
+    expect_constant,
+    has_dynamic_sizes,
+    require,
+    shape_text,
+    sized,
+)
 from tunefarm.compiler.operators.rules import broadcast_shapes
 from tunefarm.compiler.types.dims import ONE, Axis, extent_of, joined, size_of
 from tunefarm.compiler.types.dtypes import DType
@@ -45,7 +45,6 @@ from tunefarm.compiler.types.sizes import (
     quotient,
     remainder,
     smaller,
-    static_shape,
     symbols_of,
 )
 
@@ -72,7 +71,7 @@ def sized_reshape(node: OnnxNode, graph: GraphBuilder) -> Value:
                 shape[axis] = data.true_shape[axis]
     free = [axis for axis, size in enumerate(shape) if size == -1]
     if len(free) > 1:
-        raise node.bad_shape(f"{_text(shape)} is no shape")
+        raise node.bad_shape(f"{shape_text(shape)} is no shape")
     if free:
         rest = product_of(size for size in shape if size != -1)
         left = quotient(product_of(data.true_shape), rest)
@@ -86,8 +85,8 @@ def sized_reshape(node: OnnxNode, graph: GraphBuilder) -> Value:
             left = _divided_rows(data, shape, graph)
         if left is None:
             raise graph.refusal(
-                f"[{_text(data.true_shape)}] under the shape [{_text(shape)}] leaves a size that "
-                "is not known",
+                f"{shape_text(data.true_shape)} under the shape {shape_text(shape)} leaves a size "
+                "that is not known",
                 [data],
                 sizes=shape,
             )
@@ -327,7 +326,7 @@ def sized_tile(node: OnnxNode, graph: GraphBuilder) -> Value:
     """Axes of one element are expanded; others are repeated a number of times that is known."""
     data, repeats = node.input(0), _given(node, "", 1, "the list of repeats") or ()
     if len(repeats) != data.rank:
-        raise node.bad_shape(f"repeats [{_text(repeats)}] do not fit {data.type}")
+        raise node.bad_shape(f"repeats {shape_text(repeats)} do not fit {data.type}")
     if all(axis == ONE or count == 1 for axis, count in zip(data.dims, repeats, strict=True)):
         shape = [1 if axis != ONE else n for axis, n in zip(data.dims, repeats, strict=True)]
         return sized_expand(data, shape, node, graph)
@@ -347,55 +346,11 @@ def sized_tile(node: OnnxNode, graph: GraphBuilder) -> Value:
     return wide
 
 
-def sized_range(node: OnnxNode, graph: GraphBuilder) -> Value | None:
-    """Integers from a start to a limit that a run computes; None where all are constant."""
-    values = [node.input(position) for position in range(3)]
-    if all(value.sizes is None for value in values):
-        return None
-    start, limit, delta = (_scalar(node, position) for position in range(3))
-    least, greatest = bounds_of(delta)
-    if least <= 0 <= greatest:
-        raise node.unsupported(f"a step of {delta}, which may be 0,")
-    length, apart = (limit - start, delta) if least > 0 else (start - limit, -delta)
-    count = greater(length if apart == 1 else -divide(-length, apart), 0)
-    most = bounds_of(count)[1]
-    if most == 0:
-        raise node.bad_shape("the range has no elements")
-    graph.check_array((most,), 8)
-    dtype = values[0].dtype
-    if isinstance(delta, int):
-        steps = graph.constant(delta * np.arange(most, dtype=np.int64), dtype)
-    else:
-        numbers = graph.constant(np.arange(most, dtype=np.int64), dtype)
-        steps = graph.emit("mul", numbers, graph.size(delta, dtype))
-    result = graph.emit("add", steps, graph.size(start, dtype))
-    return with_axis(result, 0, ((count, most),), graph)
-
-
-def _scalar(node: OnnxNode, position: int) -> Dimension:
-    found = node.sizes(position, "a bound of the range")
-    if len(found) != 1:
-        raise node.bad_shape("start, limit and delta must be scalars")
-    return found[0]
-
-
-def sized_fill(node: OnnxNode, fill: Value, graph: GraphBuilder) -> Value:
-    """A value in each place of a dynamic shape."""
-    shape = node.sizes(0, "the shape")
-    if any(bounds_of(size)[1] < 0 for size in shape):
-        raise node.bad_shape(f"the shape [{_text(shape)}] has a negative dimension")
-    return sized_expand(fill, shape, node, graph)
-
-
 def _given(node: OnnxNode, name: str, position: int, meaning: str) -> tuple[Dimension, ...] | None:
     """A list that is an attribute in old versions, and an operand in new ones."""
     if name and node.has(name):
         return node.integers(name)
     return None if node.optional(position) is None else node.sizes(position, meaning)
-
-
-def _text(shape: Sequence[Dimension]) -> str:
-    return ", ".join(map(str, shape))
 
 
 _REDEFINED = (13, 21, 23, 24, 25)  # opsets that only added element types to the view operators
@@ -694,16 +649,11 @@ def space_to_depth(node: OnnxNode, graph: GraphBuilder) -> Value:
 # Shapes, sizes and counts that are computed: the declared shape of the result settles them.
 
 
-def _is_sized(sizes: Sequence[Dimension] | None) -> TypeGuard[Sequence[Dimension]]:
-    """Whether a declared shape has dynamic sizes."""
-    return sizes is not None and static_shape(sizes) is None
-
-
 @dynamic_operand("Reshape", at=(1,), padded=True)
 def computed_reshape(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
     """Each entry is the extent, 0 where the data has it, too, or -1, that once."""
     sizes = node.declared_sizes()
-    if _is_sized(sizes):
+    if has_dynamic_sizes(sizes):
         return node.with_constants({1: sized(node, graph, 1, sizes, "the shape", inferred=True)})
     data, wanted = node.input(0), declared(node, 1, "the shape")
     if data.padded is not None:
@@ -731,7 +681,7 @@ def computed_expand(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
     """Each entry is the result's extent, or 1 where the data has that."""
     data, given = node.input(0), vector(node.input(1), graph)
     count, sizes = given.shape[0], node.declared_sizes()
-    if _is_sized(sizes):
+    if has_dynamic_sizes(sizes):
         given_sizes: list[Dimension] = [*(1,) * (len(sizes) - data.rank), *data.true_shape]
         ones = [old == new for old, new in zip(given_sizes, sizes, strict=True)][-count:]
         shape = sized(node, graph, 1, sizes[-count:], "the shape", ones=ones)
@@ -767,7 +717,7 @@ def computed_tile(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
     if node.version == 1:
         raise node.not_settled(1, "the number of tiles")
     data, sizes = node.input(0), node.declared_sizes()
-    if _is_sized(sizes):
+    if has_dynamic_sizes(sizes):
         return _tiled(node, graph, data, sizes)
     wanted = declared(node, 1, "the list of repeats")
     if data.padded is not None:
@@ -798,54 +748,6 @@ def _tiled(node: OnnxNode, graph: GraphBuilder, data: Value, wanted: Sequence[Di
     return data
 
 
-@dynamic_operand("ConstantOfShape", at=(0,))
-def constant_of_shape(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
-    """The declared shape, which a run checks."""
-    sizes = node.declared_sizes()
-    if _is_sized(sizes):
-        return node.with_constants({0: sized(node, graph, 0, sizes, "the shape")})
-    wanted = declared(node, 0, "the shape")
-    return node.with_constants({0: expect_constant(node, graph, 0, wanted, "the shape")})
-
-
-@dynamic_operand("OneHot", at=(1,), padded=True)
-def one_hot(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
-    """The depth that the declared shape has, or as much as the limits allow."""
-    axis = node.axis(node.integer("axis", -1), node.input(0).rank + 1)
-    wanted, depth = node.declared_sizes(), node.input(1)
-    if wanted is None:
-        given = vector(depth, graph)
-        most = _require_rows(node, graph, 1, given, "the depth")
-        size = counted_size(node, graph, given.value, most, low=1)
-        sizes = object_array([size]).reshape(depth.shape)
-        return node.with_constants({1: graph.integers_of(sizes)})
-    extent = wanted[axis]
-    if isinstance(extent, int):
-        return node.with_constants({1: expect_constant(node, graph, 1, (extent,), "the depth")})
-    return node.with_constants({1: sized(node, graph, 1, (extent,), "the depth")})
-
-
-def _require_rows(
-    node: OnnxNode, graph: GraphBuilder, position: int, count: Numbers, meaning: str
-) -> int:
-    """The most elements of an axis that only the data limits, which a run checks."""
-    most = graph.allowance.limits.loop_rows
-    right = (count >= 1) & (count.like(most) >= count)
-    reason = f"{meaning} must give 1 to {most} elements (limits.loop_rows)"
-    require(node, graph, position, right, reason)
-    return most
-
-
-@dynamic_operand("TopK", at=(1,))
-def top_k(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
-    """Where no shape is declared there may be as many results as elements, see the converter."""
-    axis = node.axis(node.integer("axis", -1), node.input(0).rank)
-    shape = node.declared_shape(0) or node.declared_shape(1)
-    if shape is None:
-        return node
-    return node.with_constants({1: expect_constant(node, graph, 1, (shape[axis],), "the number k")})
-
-
 @dynamic_operand("Split", at=(1,))
 def computed_split(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
     """One part may be what the others, whose shapes are declared, leave."""
@@ -859,115 +761,3 @@ def computed_split(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
     rest = data.shape[axis] - sum(known)
     wanted = [rest if size is None else size for size in sizes]
     return node.with_constants({1: expect_constant(node, graph, 1, wanted, "the list of sizes")})
-
-
-@dynamic_operand("MaxUnpool", at=(2,))
-def max_unpool(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
-    """The declared shape, which a run checks."""
-    wanted = declared(node, 2, "the output shape")
-    return node.with_constants({2: expect_constant(node, graph, 2, wanted, "the output shape")})
-
-
-@dynamic_operand("AffineGrid", at=(1,))
-def affine_grid(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
-    """The number of channels is of no importance."""
-    batch, *image, _ = declared(node, 1, "the size")
-    given = vector(node.input(1), graph)
-    if given.shape != (len(image) + 2,):
-        raise node.bad_shape(f"the size has {given.shape[0]} entries for {len(image)} dimensions")
-    wanted = (batch, 1, *image)
-    ignored = Numbers(graph.constant(np.arange(len(wanted)) == 1), graph)
-    right = given.equals(given.like(wanted)) | ignored
-    require(node, graph, 1, right, f"batch and image of the size must be {[batch, *image]}")
-    return node.with_constants({1: graph.integers(wanted)})
-
-
-@dynamic_operand("Col2Im", at=(1, 2))
-def col2im(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
-    """Of blocks, all that fit the columns are candidates."""
-    if node.is_computed(1):
-        image = declared(node, 1, "the image's shape")[2:]
-        node = node.with_constants({1: expect_constant(node, graph, 1, image, "the image's shape")})
-    if not node.is_computed(2):
-        return node
-    channels = declared(node, 2, "the block's shape")[1]
-    columns = node.input(0).shape[1]
-    if channels < 1 or columns % channels:
-        raise node.bad_shape(f"{columns} columns are no blocks of {channels} channels")
-    blocks = list(_factors(columns // channels, node.input(2).type.size))
-    return fitting(node, graph, 2, blocks, "the block's shape")
-
-
-def _factors(product: int, count: int) -> Iterator[tuple[int, ...]]:
-    """All ways to write a number as a product of so many."""
-    if count == 1:
-        yield (product,)
-        return
-    for first in range(1, product + 1):
-        if product % first == 0:
-            for rest in _factors(product // first, count - 1):
-                yield (first, *rest)
-
-
-@dynamic_operand("Range", at=(0, 1, 2))
-def range_(node: OnnxNode, graph: GraphBuilder) -> Value:
-    """start + i * delta, for as many i as the model declares, or as the limits allow."""
-    operands = [node.input(position) for position in range(3)]
-    if any(value.type.size != 1 for value in operands):
-        raise node.bad_shape("start, limit and delta must be scalars")
-    at = next(position for position in (1, 0, 2) if node.is_computed(position))
-    meaning = f"the {('start', 'limit', 'delta')[at]}"
-    dtype, sizes = operands[0].dtype, node.declared_sizes()
-    start, limit, delta = (Numbers(graph.reshape(value, ()), graph) for value in operands)
-    steps = _steps(start, limit, delta)
-    if _is_sized(sizes):
-        given = node.with_constants({at: steps.cast(DType.I64).value})
-        sized(given, graph, at, sizes, "the number of elements")
-        count = bounds_of(sizes[0])[1]
-    elif (range_steps := _range_steps(node, graph)) is not None:
-        sizes, count = (range_steps,), bounds_of(range_steps)[1]
-    elif node.declared_shape() is None:
-        count = _require_rows(node, graph, at, steps, meaning)
-        sizes = (counted_size(node, graph, steps.cast(DType.I64).value, count, low=1),)
-    else:
-        (count,) = declared(node, at, meaning)
-        require(node, graph, at, steps.equals(count), f"{meaning} must give {count} elements")
-    graph.check_array((count,), dtype.bytes)
-    if count == 0:
-        return graph.constant(np.empty(0, dtype.numpy))
-    places = Numbers(graph.constant(np.arange(count).astype(dtype.numpy)), graph)
-    result = (places * delta + start).value
-    return graph.with_dims(result, (((sizes[0], count),),)) if _is_sized(sizes) else result
-
-
-def _range_steps(node: OnnxNode, graph: GraphBuilder) -> Dimension | None:
-    """The number of elements where floats are computed of a size; None where they are not."""
-    text = [contents_of(node.input(position), graph) for position in range(3)]
-    if not node.input(0).dtype.is_float or any(numbers is None for numbers in text):
-        return None
-    bounds = [numbers.reshape(-1)[0] for numbers in text if numbers is not None]
-    try:
-        number = whole_number(applied(_number_of_steps, *bounds))
-    except UndecidedError:
-        return None
-    return None if isinstance(number, Between) else number
-
-
-def _number_of_steps(
-    start: npt.NDArray[np.float64], limit: npt.NDArray[np.float64], delta: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
-    return np.maximum(np.ceil((limit - start) / delta), 0)
-
-
-def _steps(start: Numbers, limit: Numbers, delta: Numbers) -> Numbers:
-    """How many elements the range has, -1 where it is none: a scalar."""
-    if start.dtype.is_float:
-        start, limit, delta = (number.cast(DType.F64) for number in (start, limit, delta))
-        divisor = delta.equals(0).choose(delta.like(1), delta)
-        count = ((limit - start) / divisor).ceil().at_least(0)
-    else:
-        start, limit, delta = (number.cast(DType.I64) for number in (start, limit, delta))
-        size = delta.absolute().at_least(1)
-        distance = (delta < 0).choose(start - limit, limit - start).at_least(0)
-        count = (distance + size - 1) / size
-    return delta.equals(0).choose(count.like(-1), count)
