@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tunefarm.compiler.frontend.converter import converter
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
-from tunefarm.compiler.frontend.loop_body import begin_state
+from tunefarm.compiler.frontend.graph_loop import begin_state
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.structured_values import RecordsValue
 from tunefarm.compiler.operators.loop import RESULT
