@@ -15,16 +15,15 @@ The manifest lists the variants of the model, its programs, the preferred one fi
 for CPUs that lack what that one needs, the fastest first, or for other sizes of the inputs. What
 several have in common is one part. Where targets want the numbers of a constant in other packings,
 the file has one of them, and the manifest says how another is made of it when the file is loaded,
-see `tunefarm.compiler.runtime.artefact.artefact`.
+see `tunefarm.compiler.runtime.artefact.repacking`.
 
 A manifest may name its `parents`: the SHA-256 of the manifest of the artifact that this one
 replaces, and of those before.
 
 Every byte is covered by a check (of large constants it is that of the CRC-32 and may end later, see
-`ConstantsCheck`), the same model gives the same bytes, and
-constants are mapped into memory rather than read. The code is trusted, the manifest is not: each
-entry function's code holds the seal of its variant's, see
-`tunefarm.compiler.runtime.artefact.seal`.
+`ConstantsCheck`), the same model gives the same bytes, and constants are mapped into memory rather
+than read. The code is trusted, the manifest is not: each entry function's code holds the seal of
+its variant's, see `tunefarm.compiler.runtime.artefact.seal`.
 """
 
 from __future__ import annotations
@@ -33,9 +32,8 @@ import hashlib
 import json
 import mmap
 import os
-import threading
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from os import PathLike
@@ -45,6 +43,7 @@ from typing import Any
 import numpy as np
 
 from tunefarm.compiler.errors import ArtefactError, ShapeError, VerifyError
+from tunefarm.compiler.runtime.artefact.constants_check import ConstantsCheck, large_constants
 from tunefarm.compiler.runtime.artefact.file_header import (
     FORMAT,
     HEADER,
@@ -63,6 +62,12 @@ from tunefarm.compiler.runtime.artefact.manifest import (
     parts_to_json,
     spec_from_json,
 )
+from tunefarm.compiler.runtime.artefact.repacking import (
+    ITEM_SIZES,
+    WORTH_REPACKING_BYTES,
+    numbers_of,
+    repacked,
+)
 from tunefarm.compiler.runtime.artefact.seal import (
     Content,
     content_digests,
@@ -77,7 +82,7 @@ from tunefarm.compiler.runtime.machine.check_target import (
     platform_of,
 )
 from tunefarm.compiler.runtime.machine.in_threads import in_threads
-from tunefarm.compiler.runtime.spec.buffers import aligned_empty, aligned_pieces
+from tunefarm.compiler.runtime.spec.buffers import aligned_pieces
 from tunefarm.compiler.runtime.spec.executable_spec import (
     CallStep,
     ExecutableSpec,
@@ -744,101 +749,3 @@ def _refusal(targets: Sequence[Target]) -> ArtefactError:
         f"{needs}",
         hint="build it with --fallback, again on this machine, or for an older target",
     )
-
-
-# Repacking: constants that an artifact for several CPUs holds once, in the packing of one of
-# them.
-
-WORTH_REPACKING_BYTES = 4096
-"""Of a constant: what is smaller takes less room in the file than pages are large."""
-ITEM_SIZES = (1, 2, 4, 8)
-"""Bytes of the numbers that are moved as integers."""
-
-
-def numbers_of(array: Array, packing: Packing) -> tuple[str, Packing]:
-    """The SHA-256 of a constant's numbers in their own order, whatever its packing is, and the
-    packing without rows of zeros at its end, which graphs add for whole vectors of a target."""
-    numbers = _unpacked(array, array.itemsize, packing)
-    shape = list(packing.shape)
-    for axis, factor in packing.splits:
-        while shape[axis] % factor != 1 % factor and not numbers.take(shape[axis] - 1, axis).any():
-            shape[axis] -= 1
-    whole = np.ascontiguousarray(numbers[tuple(map(slice, shape))])
-    digest = hashlib.sha256(whole.reshape(-1).view(np.uint8).data).hexdigest()
-    return digest, replace(packing, shape=tuple(shape))
-
-
-def repacked(source: Array, repacking: Repacking, empty: NewArray = aligned_empty) -> Array:
-    """The bytes of a part that is made of `source`, read-only, in an array that `empty` makes."""
-    numbers = _unpacked(source, repacking.itemsize, repacking.before)
-    after = repacking.after
-    result = after.pack(numbers.reshape(after.shape), empty)
-    result.flags.writeable = False
-    return result.reshape(-1).view(np.uint8)
-
-
-def _unpacked(array: Array, itemsize: int, packing: Packing) -> Array:
-    """A constant's numbers, as integers of so many bytes."""
-    return packing.unpack(array.reshape(-1).view(f"u{itemsize}"))
-
-
-# The check of an artifact's weights, which goes on while the model is loaded and runs first.
-#
-# Code, the manifest and all constants that code may take for numbers of elements are checked before
-# anything of them is used. Large constants of floats and of 8 bits are only computed with: wrong
-# ones make wrong results, which nobody gets before this check has ended. It takes less than loading
-# and a first run take anyway: it compares CRC-32 (3 GB/s), and files from before they were kept
-# SHA-256 (1.4 GB/s where the CPU has instructions for it, a third elsewhere).
-
-_ONLY_COMPUTED_WITH = frozenset(["f32", "f64", "f16", "bf16", "i8", "u8"])
-WORTH_A_THREAD_BYTES = 8 << 20
-"""Of constants in all: fewer are checked before a thread has started."""
-
-
-class ConstantsCheck:
-    """A check in a thread of its own."""
-
-    def __init__(self, check: Callable[[], None]) -> None:
-        self._error: Exception | None = None
-        self._check = check
-        self._thread = threading.Thread(target=self._run, name="artifact-check", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._check()
-        except Exception as error:  # noqa: BLE001 - raised again where it is waited for
-            self._error = error
-
-    def wait(self) -> None:
-        """Wait until it has ended, and raise what it found; each time."""
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-
-
-def large_constants(variants: Sequence[Any], sizes: Sequence[int]) -> frozenset[int]:
-    """The numbers of parts that may be checked later: none where they are worth no thread.
-
-    `variants` are as the manifest has them, unchecked: what is no list of constants has none.
-    """
-    later, sooner = set[int](), set[int]()
-    for variant in variants:
-        for number, is_later in _uses(variant).items():
-            (later if is_later else sooner).add(number)
-    found = frozenset(number for number in later - sooner if 0 <= number < len(sizes))
-    return found if sum(sizes[number] for number in found) >= WORTH_A_THREAD_BYTES else frozenset()
-
-
-def _uses(variant: Any) -> Mapping[int, bool]:
-    """Whether each part that a variant uses is a constant that is only computed with."""
-    try:
-        numbers, types = variant["parts"], [type for type, _ in variant["constant_types"]]
-        first = len(numbers) - len(types)
-        uses: dict[int, bool] = {}
-        for place, number in enumerate(numbers):
-            is_later = place >= max(first, 1) and types[place - first] in _ONLY_COMPUTED_WITH
-            uses[int(number)] = uses.get(int(number), True) and is_later
-    except (KeyError, TypeError, ValueError):
-        return {}
-    return uses

@@ -49,7 +49,7 @@ from tunefarm.compiler.with_count import with_count
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from tunefarm.compiler.runtime.artefact.artefact import ConstantsCheck
+    from tunefarm.compiler.runtime.artefact.constants_check import ConstantsCheck
     from tunefarm.compiler.runtime.execution.kernel_functions import KernelFunction
     from tunefarm.compiler.runtime.execution.profile import Clocked, Profile
     from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode

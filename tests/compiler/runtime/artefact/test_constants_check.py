@@ -14,8 +14,8 @@ from tests.compiler.runtime.edited_artefacts import rewrite_manifest
 from tests.compiler.runtime.hand_kernels import COUNT, chain_spec, sealed
 from tunefarm import compiler
 from tunefarm.compiler.errors import ArtefactError
-from tunefarm.compiler.runtime.artefact import artefact
-from tunefarm.compiler.runtime.artefact.artefact import ConstantsCheck, large_constants
+from tunefarm.compiler.runtime.artefact import artefact, constants_check
+from tunefarm.compiler.runtime.artefact.constants_check import ConstantsCheck, large_constants
 from tunefarm.compiler.runtime.artefact.file_header import FORMAT
 from tunefarm.compiler.runtime.artefact.seal import part_digests
 from tunefarm.compiler.runtime.execution.executable import Executable
@@ -27,7 +27,7 @@ X = {"x": np.zeros(COUNT, np.float32)}
 
 @pytest.fixture(autouse=True)
 def all_weights_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(artefact, "WORTH_A_THREAD_BYTES", 1)
+    monkeypatch.setattr(constants_check, "WORTH_A_THREAD_BYTES", 1)
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_damaged_code_is_an_error_of_loading(path: Path) -> None:
 def test_small_weights_are_checked_by_loading(
     damaged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(artefact, "WORTH_A_THREAD_BYTES", 1 << 20)
+    monkeypatch.setattr(constants_check, "WORTH_A_THREAD_BYTES", 1 << 20)
     with pytest.raises(ArtefactError, match="damaged: part"):
         compiler.load(damaged)
 

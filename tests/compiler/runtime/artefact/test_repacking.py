@@ -20,7 +20,6 @@ from tunefarm import compiler
 from tunefarm.compiler.errors import ArtefactError
 from tunefarm.compiler.loops.constant_layout import ConstantLayout
 from tunefarm.compiler.runtime.artefact import artefact
-from tunefarm.compiler.runtime.artefact.artefact import numbers_of, repacked
 from tunefarm.compiler.runtime.artefact.file_header import digest_of, lineage_of
 from tunefarm.compiler.runtime.artefact.manifest import (
     Part,
@@ -28,6 +27,7 @@ from tunefarm.compiler.runtime.artefact.manifest import (
     parts_from_json,
     parts_to_json,
 )
+from tunefarm.compiler.runtime.artefact.repacking import numbers_of, repacked
 from tunefarm.compiler.runtime.artefact.seal import part_digests
 from tunefarm.compiler.runtime.spec.buffers import address_of
 from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT, ExecutableSpec, aligned
