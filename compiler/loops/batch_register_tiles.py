@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from operator import is_
 
 from tunefarm.compiler.expr.nodes import Expr, Load, add, all_of, binary, index, integer, mul, unary
 from tunefarm.compiler.expr.walk import axes_of, loads, substitute, transform
@@ -44,6 +43,7 @@ from tunefarm.compiler.loops.ir import (
     Update,
     values_of,
     walk,
+    with_body,
 )
 from tunefarm.compiler.loops.needed_statements import NeededStatements
 from tunefarm.compiler.loops.row_tiles import (
@@ -77,8 +77,7 @@ def _joined(body: Body, needed: NeededStatements) -> Body:
             made += [If(few, (found.loop_over_tiles(),)), If(unary("not", few), (statement,))]
         elif isinstance(statement, For | Let | If | Allocate):
             inner = _joined(statement.body, needed)
-            same = len(inner) == len(statement.body) and all(map(is_, inner, statement.body))
-            made.append(statement if same else replace(statement, body=inner))
+            made.append(with_body(statement, inner))
         else:
             made.append(statement)
     return tuple(made)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
-from operator import is_
 from typing import TypeAlias
 
 from tunefarm.compiler.expr.affine import Affine, Ranges, affine, expr_range
@@ -34,6 +33,7 @@ from tunefarm.compiler.loops.ir import (
     TileStore,
     Update,
     values_of,
+    with_body,
     written,
 )
 from tunefarm.compiler.loops.known_padding import (
@@ -120,9 +120,7 @@ class DemandAnalysis:
         made: list[Stmt] = []
         for statement in body:
             if isinstance(statement, For | Let | If | Allocate):
-                inner = self.guarded_body(statement.body)
-                same = all(map(is_, inner, statement.body))
-                made.append(statement if same else replace(statement, body=inner))
+                made.append(with_body(statement, self.guarded_body(statement.body)))
             else:
                 made.append(self.guarded(statement))
         return tuple(made)

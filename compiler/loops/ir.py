@@ -7,8 +7,9 @@ let-bound one, and a `Load` reads a parameter or an allocated buffer (row-major,
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from operator import is_
 from typing import TypeAlias
 
 from tunefarm.compiler.expr.nodes import Expr, Load
@@ -252,3 +253,9 @@ def walk(body: Body) -> Iterator[Stmt]:
         yield statement
         if isinstance(statement, For | Let | If | Allocate):
             yield from walk(statement.body)
+
+
+def with_body(statement: For | Let | If | Allocate, body: Body) -> Stmt:
+    """The statement with another body; itself where that is the same."""
+    same = len(body) == len(statement.body) and all(map(is_, body, statement.body))
+    return statement if same else replace(statement, body=body)

@@ -12,13 +12,12 @@ loops and conditions around it keep within the pitch stays as it is: nearly all 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from operator import is_
 
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.expr.affine import Affine, affine, affine_range, expr_range
-from tunefarm.compiler.expr.nodes import Binary, Const, Expr, Load, add, binary, integer, mul
+from tunefarm.compiler.expr.nodes import Expr, Load, add, binary, integer, mul
 from tunefarm.compiler.expr.walk import axes_of
 from tunefarm.compiler.kernels.kernel import RowPitch
 from tunefarm.compiler.loops.ir import (
@@ -34,10 +33,11 @@ from tunefarm.compiler.loops.ir import (
     TileLoad,
     TileStore,
     walk,
+    with_body,
     written,
 )
 from tunefarm.compiler.loops.loop_ranges import RangeMap
-from tunefarm.compiler.loops.size_conditions import Condition, size_conditions, terms_of
+from tunefarm.compiler.loops.size_conditions import Condition, rounds_known, size_conditions
 from tunefarm.compiler.types.dtypes import DType
 
 
@@ -79,18 +79,18 @@ class _Rows:
         match statement:
             case For(variable=variable, start=start, stop=stop, body=body):
                 inner: RangeMap = {**ranges, variable: (start, stop - 1)}
-                facts = (*known, *_rounds_known(statement, ranges))
+                facts = (*known, *rounds_known(variable, statement.limit, ranges))
                 if statement.kind is LoopKind.VECTORISED:
                     return self._vector(statement, inner, facts)
-                return _rebuilt(statement, self.body(body, inner, facts))
+                return with_body(statement, self.body(body, inner, facts))
             case Let(variable=variable, value=value, body=body):
                 inner = {**ranges, variable: expr_range(value, ranges)}
-                return _rebuilt(statement, self.body(body, inner, known))
+                return with_body(statement, self.body(body, inner, known))
             case If(condition=condition, body=body):
                 facts = (*known, *size_conditions(condition, ranges))
-                return _rebuilt(statement, self.body(body, ranges, facts))
+                return with_body(statement, self.body(body, ranges, facts))
             case Allocate(body=body):
-                return _rebuilt(statement, self.body(body, ranges, known))
+                return with_body(statement, self.body(body, ranges, known))
         guard = self._guard(statement, ranges, known)
         return statement if guard is None else If(guard, (statement,))
 
@@ -159,35 +159,3 @@ class _Rows:
         if low >= 0 and high < column:
             place, column = Affine(first, whole), 1
         return binary("lt", place.to_expr(), mul(self._end, integer(column)))
-
-
-def _rebuilt(statement: For | Let | If | Allocate, body: Body) -> Stmt:
-    """The statement with another body; itself where that is the same."""
-    same = all(map(is_, body, statement.body))
-    return statement if same else replace(statement, body=body)
-
-
-def _rounds_known(loop: For, ranges: RangeMap) -> Iterator[Condition]:
-    """What is known of a loop's variable from where the loop ends."""
-    ends = [] if loop.limit is None else [loop.limit]
-    while ends:
-        match ends.pop():
-            case Binary(op="min", left=left, right=right):
-                ends += [left, right]
-            case Binary(op="floordiv", left=left, right=Const(value=divisor)) if int(divisor) > 0:
-                yield from _below(loop.variable, int(divisor), left, ranges)
-            case end:
-                yield from _below(loop.variable, 1, end, ranges)
-
-
-def _below(variable: str, factor: int, end: Expr, ranges: RangeMap) -> Iterator[Condition]:
-    """`variable < end // factor` as a condition: factor * variable + factor - 1 < end."""
-    form = affine(end, ranges)
-    sizes = [(atom, by) for atom, by in form.terms if isinstance(atom, Load)]
-    if len(sizes) != 1 or sizes[0][1] < 1:
-        return
-    ((size, scale),) = sizes
-    left = Affine(factor - 1, ((variable, factor),)).plus(form, -1)
-    named = terms_of(left.plus(Affine(0, ((size, scale),))))
-    if named is not None:
-        yield Condition(named, left.constant, scale, size)

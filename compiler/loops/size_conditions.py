@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -144,6 +144,32 @@ def size_conditions(condition: Expr, ranges: Ranges) -> list[Condition]:
     """Those among the parts of a conjunction."""
     found = (size_condition(part, ranges) for part in conjuncts(condition))
     return [item for item in found if item is not None]
+
+
+def rounds_known(variable: str, limit: Expr | None, ranges: Ranges) -> Iterator[Condition]:
+    """What is known of a loop's variable from its `limit`: the inverse of `Condition.rounds`."""
+    ends = [] if limit is None else [limit]
+    while ends:
+        match ends.pop():
+            case Binary(op="min", left=left, right=right):
+                ends += [left, right]
+            case Binary(op="floordiv", left=left, right=Const(value=divisor)) if int(divisor) > 0:
+                yield from _below(variable, int(divisor), left, ranges)
+            case end:
+                yield from _below(variable, 1, end, ranges)
+
+
+def _below(variable: str, factor: int, end: Expr, ranges: Ranges) -> Iterator[Condition]:
+    """`variable < end // factor` as a condition: factor * variable + factor - 1 < end."""
+    form = affine(end, ranges)
+    sizes = [(atom, by) for atom, by in form.terms if isinstance(atom, Load)]
+    if len(sizes) != 1 or sizes[0][1] < 1:
+        return
+    ((size, scale),) = sizes
+    left = Affine(factor - 1, ((variable, factor),)).plus(form, -1)
+    named = terms_of(left.plus(Affine(0, ((size, scale),))))
+    if named is not None:
+        yield Condition(named, left.constant, scale, size)
 
 
 def _is_size(load: Load) -> bool:
