@@ -38,15 +38,28 @@ def _mean(data: Value, axes: Sequence[int], keepdims: bool, graph: GraphBuilder)
     return graph.emit("div", total, graph.size(count, data.dtype))
 
 
+def _padded_rows(
+    operands: Sequence[Value | None], attributes: Attributes, graph: GraphBuilder
+) -> tuple[Value, Sequence[int]] | None:
+    """The data in f32 or f64 and the axes that are reduced: those named, or all from one on.
+
+    None where these have no padding.
+    """
+    data = _data(operands)
+    named = "axes" in attributes
+    axes = attributes.integers("axes") if named else range(attributes.integer("axis"), data.rank)
+    return (graph.cast(data, data.dtype.wide), axes) if _is_padded(data, axes) else None
+
+
 @padded_form("reduce_mean")
 def _reduce_mean(
     graph: GraphBuilder, operands: Sequence[Value | None], attributes: Attributes
 ) -> Value | None:
-    data, axes = _data(operands), attributes.integers("axes")
-    if not _is_padded(data, axes):
+    rows = _padded_rows(operands, attributes, graph)
+    if rows is None:
         return None
-    wide = graph.cast(data, data.dtype.wide)
-    return graph.cast(_mean(wide, axes, attributes.flag("keepdims"), graph), data.dtype)
+    mean = _mean(*rows, attributes.flag("keepdims"), graph)
+    return graph.cast(mean, _data(operands).dtype)
 
 
 def _deviation(data: Value, axes: Sequence[int], graph: GraphBuilder) -> tuple[Value, Value]:
@@ -85,15 +98,6 @@ def _rms_norm(
     return _scaled(graph.emit("mul", data, inverse), operands, graph)
 
 
-def _padded_rows(
-    operands: Sequence[Value | None], attributes: Attributes, graph: GraphBuilder
-) -> tuple[Value, range] | None:
-    """The data in f32 or f64 and the axes of its rows; None where rows have no padding."""
-    data = _data(operands)
-    axes = range(attributes.integer("axis"), data.rank)
-    return (graph.cast(data, data.dtype.wide), axes) if _is_padded(data, axes) else None
-
-
 def _scaled(normal: Value, operands: Sequence[Value | None], graph: GraphBuilder) -> Value:
     """The normalised data with its scale and its bias, if there are any, in the data's type."""
     for operator, operand in zip(("mul", "add"), operands[1:], strict=False):
@@ -106,14 +110,13 @@ def _scaled(normal: Value, operands: Sequence[Value | None], graph: GraphBuilder
 def _mean_variance_norm(
     graph: GraphBuilder, operands: Sequence[Value | None], attributes: Attributes
 ) -> Value | None:
-    data, axes = _data(operands), attributes.integers("axes")
-    if not _is_padded(data, axes):
+    rows = _padded_rows(operands, attributes, graph)
+    if rows is None:
         return None
-    wide = graph.cast(data, data.dtype.wide)
-    deviation, variance = _deviation(wide, axes, graph)
-    epsilon = graph.scalar(attributes.floating("epsilon"), wide.dtype)
+    deviation, variance = _deviation(*rows, graph)
+    epsilon = graph.scalar(attributes.floating("epsilon"), variance.dtype)
     spread = graph.emit("add", graph.emit("sqrt", variance), epsilon)
-    return graph.cast(graph.emit("div", deviation, spread), data.dtype)
+    return graph.cast(graph.emit("div", deviation, spread), _data(operands).dtype)
 
 
 def _extreme(operator: str, content: str) -> PaddedForm:
