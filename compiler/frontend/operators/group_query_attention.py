@@ -67,7 +67,18 @@ class CacheForm:
         return graph.cast(wide, dtype)
 
 
-def sized_group_query_attention(
+def _heads_of_queries(
+    query: Value, forms: Sequence[CacheForm], caches: Sequence[Value], graph: GraphBuilder
+) -> tuple[Value, Value]:
+    """The keys and values that two caches hold, one head for each head of the queries."""
+    keys, values = (
+        repeated_heads(form.read(cache, query.dtype, graph), query.shape[1], graph)
+        for form, cache in zip(forms, caches, strict=True)
+    )
+    return keys, values
+
+
+def _sized_attention(
     node: OnnxNode,
     operands: tuple[Value, Value, Value],
     past: tuple[Value | None, Value | None],
@@ -85,23 +96,20 @@ def sized_group_query_attention(
         _sized_cached(before, form.stored(now, graph), places, graph)
         for before, form, now in zip(past, forms, (key, value), strict=True)
     )
-    all_keys, all_values = (
-        repeated_heads(form.read(item, query.dtype, graph), query.shape[1], graph)
-        for form, item in zip(forms, (keys, values), strict=True)
-    )
+    heads = _heads_of_queries(query, forms, (keys, values), graph)
     bias = node.optional(10)
     fitted = None if bias is None else _sized_fitted(bias, places, graph)
     window = node.integer("local_window_size", -1)
     seen = _sized_visible(query, places, window, graph)
-    how = group_query_scores(node, query, fitted, seen, graph)
+    how = _query_scores(node, query, fitted, seen, graph)
     grows = not is_unpadded(places.keys)  # it ends where its keys do
     if past[0] is not None and not (grows and (window <= 0 or how.sink is not None)):
         count = graph.size(size_of(query.dims[2]))
         how = replace(how, ends=ends_of(places.past, count, window, graph))
-    return [joined_heads(attended(query, all_keys, all_values, how, graph), graph), keys, values]
+    return [joined_heads(attended(query, *heads, how, graph), graph), keys, values]
 
 
-def windowed_group_query_attention(
+def _windowed_attention(
     node: OnnxNode,
     operands: tuple[Value, Value, Value],
     past: tuple[Value | None, Value | None],
@@ -140,18 +148,15 @@ def windowed_group_query_attention(
         _behind(cache, form.stored(now, graph), held, count, graph)
         for cache, form, now in zip(caches, forms, (key, value), strict=True)
     ]
-    keys, values = (
-        repeated_heads(form.read(item, query.dtype, graph), query.shape[1], graph)
-        for form, item in zip(forms, joined, strict=True)
-    )
+    heads = _heads_of_queries(query, forms, joined, graph)
     places = _SizedPlaces(held, joined[0].dims[2])
-    how = group_query_scores(node, query, None, _sized_visible(query, places, window, graph), graph)
+    how = _query_scores(node, query, None, _sized_visible(query, places, window, graph), graph)
     how = replace(how, ends=ends_of(held, count, window, graph))
     gone = graph.emit("sub", graph.emit("sub", total, before), kept)
     rows = graph.emit("add", graph.emit("add", gone, held), graph.constant(np.arange(room)))
     rows = graph.emit("clip", rows, min=0, max=width - 1)
     after = [graph.emit("gather", item, rows, axis=2) for item in joined]
-    return [joined_heads(attended(query, keys, values, how, graph), graph), *after]
+    return [joined_heads(attended(query, *heads, how, graph), graph), *after]
 
 
 def _held(total: Value, room: int, window: int, graph: GraphBuilder) -> Value:
@@ -234,7 +239,7 @@ def _sized_cached(
     return graph.padded.filled(cached, 2, "zero")
 
 
-def group_query_scores(
+def _query_scores(
     node: OnnxNode, query: Value, bias: Value | None, seen: Sequence[Value], graph: GraphBuilder
 ) -> Scores:
     """What the node's attributes and its sink say of scores; keys not `seen` are masked."""
@@ -328,11 +333,11 @@ def group_query_attention(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value
     query, key = (_normed(node, at, item, graph) for at, item in ((14, query), (15, key)))
     forms = tuple(_cache_form(node, at, past[at], sizes, graph) for at in (0, 1))
     if node.integer("sliding_window_cache", 0):
-        return windowed_group_query_attention(node, (query, key, value), past, forms, graph)
+        return _windowed_attention(node, (query, key, value), past, forms, graph)
     if any(item is not None and 0 in item.shape for item in past):
         past = None, None
     if not all(is_unpadded(item.dims[2]) for item in (query, *caches)):
-        return sized_group_query_attention(node, (query, key, value), past, forms, graph)
+        return _sized_attention(node, (query, key, value), past, forms, graph)
     places = _places(node, query, past[0], graph)
     if node.integer("do_rotary", 0):
         query, key = (_rotated(node, item, places, graph) for item in (query, key))
@@ -340,13 +345,9 @@ def group_query_attention(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value
         _cached(node, before, form.stored(now, graph), places, graph)
         for before, form, now in zip(past, forms, (key, value), strict=True)
     )
-    all_keys, all_values = (
-        repeated_heads(form.read(item, query.dtype, graph), heads, graph)
-        for form, item in zip(forms, (keys, values), strict=True)
-    )
+    repeated = _heads_of_queries(query, forms, (keys, values), graph)
     how = _scores(node, query, keys.shape[2], places, graph)
-    result = joined_heads(attended(query, all_keys, all_values, how, graph), graph)
-    return [result, keys, values]
+    return [joined_heads(attended(query, *repeated, how, graph), graph), keys, values]
 
 
 def _refuse(node: OnnxNode) -> None:
@@ -484,7 +485,7 @@ def _scores(
         else [*_visible(batch, tokens, keys, places, window, graph)]
     )
     fitted = None if bias is None else _fitted(bias, keys, graph)
-    how = group_query_scores(node, query, fitted, kept, graph)
+    how = _query_scores(node, query, fitted, kept, graph)
     if places.known is not None or not kept:
         return how
     count = graph.scalar(tokens, DType.I64)
