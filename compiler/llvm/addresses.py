@@ -4,8 +4,8 @@ A flattened index is an affine form. Its terms are added outermost variable firs
 header of the body that defines the variable, so that inner loops only add constants. What is
 divided into rows and columns of a buffer is one position again: nothing is divided for it.
 
-Rows that have a pitch are a number of elements apart that only the run knows, which is the variable
-`@0`, or that of another pitch. What is multiplied by it is a variable too: `h@0` is h rows.
+Rows that have a pitch are a number of elements apart that only the run knows. That number is a
+variable of its own, and so is each variable that is multiplied by it (`PitchedRows`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from tunefarm.compiler.expr.affine import Affine, Atom, Ranges, affine, expr_range, rejoined
 from tunefarm.compiler.expr.nodes import Expr, Load, binary, index
@@ -27,8 +27,13 @@ _Forms: TypeAlias = dict[int, tuple[_Access, Affine, tuple[tuple[str, int], ...]
 """By the identity of an access: itself, so that it stays its own, its flattened index, and what of
 that varies with unrolled variables."""
 
-PER_ROW = "@"
-"""Between a variable and the number of the pitch that it is multiplied by."""
+
+class PitchedRows(NamedTuple):
+    """What a term of an address stands for: so many rows as `variable` says, or one where it is
+    None."""
+
+    variable: str | None
+    pitch: RowPitch
 
 
 class Surrounding:
@@ -68,7 +73,8 @@ class Addresses:
         self.names: dict[str, str] = {}  # loop variable -> SSA name
         self.storages: dict[str, Storage] = {}
         self.lanes: set[str] = set()  # variables that have several values at once
-        self._pitches: list[RowPitch] = []
+        self._rows: dict[str, PitchedRows] = {}  # by the name of a term
+        self._names_of_rows: dict[PitchedRows, str] = {}
         self._versions = 0
         # Flattened forms over symbolic unrolled variables, so that an unrolled instance only adds.
         self.unrolled: dict[str, tuple[int, int]] = {}
@@ -89,7 +95,7 @@ class Addresses:
             varying = tuple(
                 (atom, coefficient)
                 for atom, coefficient in form.terms
-                if isinstance(atom, str) and variable_of(atom) in self.unrolled
+                if isinstance(atom, str) and self._variable_of(atom) in self.unrolled
             )
             fixed = tuple(term for term in form.terms if term not in varying)
             known = forms[id(access)] = (access, Affine(form.constant, fixed), varying)
@@ -98,14 +104,16 @@ class Addresses:
             return fixed_form
         constant, rows = fixed_form.constant, Affine(0, ())
         for name, coefficient in varying:
-            variable, _, pitch = name.partition(PER_ROW)
+            found, variable = self._rows.get(name), self._variable_of(name)
+            assert variable is not None
             low, high = self.ranges[variable]
             if low != high:  # what is bound to it has one value, but nobody can tell which
                 return self._flatten(access, self.ranges)
-            if pitch:
-                rows = rows.plus(Affine(0, ((PER_ROW + pitch, 1),)), coefficient * low)
-            else:
+            if found is None:
                 constant += coefficient * low
+            else:
+                row = self._term(None, found.pitch)
+                rows = rows.plus(Affine(0, ((row, 1),)), coefficient * low)
         if not rows.terms:
             return Affine(constant, fixed_form.terms)
         return Affine(constant, fixed_form.terms).plus(rows)
@@ -152,36 +160,47 @@ class Addresses:
         for extent, item in zip(reversed(memory.shape), reversed(access.indices), strict=True):
             form = affine(item, ranges)
             if pitch is not None and pitch.row <= stride < pitch.plane:
-                result = result.plus(self._rows(form, pitch), stride // pitch.row)
+                result = result.plus(self._pitched(form, pitch), stride // pitch.row)
             else:
                 result = result.plus(form, stride)
             stride *= extent
         return rejoined(result, ranges)
 
-    def _rows(self, form: Affine, pitch: RowPitch) -> Affine:
+    def _variable_of(self, name: str) -> str | None:
+        """The loop variable of a term, which may be multiplied by a pitch; None of a row alone."""
+        found = self._rows.get(name)
+        return name if found is None else found.variable
+
+    def _term(self, variable: str | None, pitch: RowPitch) -> str:
+        """The name of a variable that is multiplied by a pitch, or of the pitch alone."""
+        rows = PitchedRows(variable, pitch)
+        known = self._names_of_rows.get(rows)
+        if known is None:
+            known = self._names_of_rows[rows] = f"{variable or ''} rows {len(self._rows)}"
+            self._rows[known] = rows
+        return known
+
+    def _pitched(self, form: Affine, pitch: RowPitch) -> Affine:
         """So many rows in elements. Of lanes, which are no single number, as an expression."""
-        if pitch not in self._pitches:
-            self._pitches.append(pitch)
-        row = f"{PER_ROW}{self._pitches.index(pitch)}"
+        row = self._term(None, pitch)
         terms: list[tuple[Atom, int]] = [(row, form.constant)] if form.constant else []
         for atom, coefficient in form.terms:
             if isinstance(atom, str) and atom not in self.lanes:
-                terms.append((atom + row, coefficient))
+                terms.append((self._term(atom, pitch), coefficient))
             else:
                 value = index(atom) if isinstance(atom, str) else atom
                 terms.append((binary("mul", value, index(row)), coefficient))
         return Affine(0, tuple(terms))
 
-    def _row(self, number: str, factor: int = 1) -> str:
+    def _row(self, pitch: RowPitch, factor: int = 1) -> str:
         """Elements from one row to the next, times a number, as an operand."""
-        key = ("row", number, factor)
+        key = ("row", pitch, factor)
         known = self.writer.bodies[0].cache.get(key)
         if known is None:
-            pitch, emit = self._pitches[int(number)], self.writer.emit_in
             if factor == 1:
                 known = self._row_of(pitch)
             else:
-                known = emit(0, f"mul nsw i64 {self._row(number)}, {factor}")
+                known = self.writer.emit_in(0, f"mul nsw i64 {self._row(pitch)}, {factor}")
             self.writer.bodies[0].cache[key] = known
         return known
 
@@ -214,12 +233,12 @@ class Addresses:
 
     def variable(self, name: str) -> str:
         """The operand text of a loop variable, or of one that is multiplied by a pitch."""
-        variable, _, pitch = name.partition(PER_ROW)
-        if pitch:
-            row = self._row(pitch)
-            return (
-                self.writer.emit(f"mul i64 {self.variable(variable)}, {row}") if variable else row
-            )
+        found = self._rows.get(name)
+        if found is not None:
+            row, variable = self._row(found.pitch), found.variable
+            if variable is None:
+                return row
+            return self.writer.emit(f"mul i64 {self.variable(variable)}, {row}")
         low, high = self.ranges[name]
         return str(low) if low == high else self.names[name]
 
@@ -247,11 +266,12 @@ class Addresses:
         levels: dict[int, list[tuple[str, int]]] = {}
         for atom, coefficient in terms:
             if isinstance(atom, str):
-                depth = self.writer.depths.get(variable_of(atom), 0)
+                variable = self._variable_of(atom)
+                depth = 0 if variable is None else self.writer.depths.get(variable, 0)
                 levels.setdefault(depth, []).append((atom, coefficient))
         if levels:  # rows, which differ from tap to tap, come last: the rest is common to them
             moving = sorted(levels)[-1]
-            rows = [term for term in levels.get(0, ()) if not variable_of(term[0])]
+            rows = [term for term in levels.get(0, ()) if self._variable_of(term[0]) is None]
             if rows and moving:
                 levels[0] = [term for term in levels[0] if term not in rows]
                 levels[moving] = [*levels[moving], *rows]
@@ -278,9 +298,9 @@ class Addresses:
         return pointer
 
     def _scaled(self, depth: int, name: str, factor: int) -> str:
-        variable, _, pitch = name.partition(PER_ROW)
-        by = self._row(pitch, factor) if pitch else str(factor)
-        if not variable:
+        found, variable = self._rows.get(name), self._variable_of(name)
+        by = str(factor) if found is None else self._row(found.pitch, factor)
+        if variable is None:
             return by
         key = ("scaled", name, factor)
         known = self.writer.bodies[depth].cache.get(key)
@@ -328,8 +348,3 @@ class Addresses:
     def forget_values(self) -> None:
         """Drop the current body's remembered values."""
         self.writer.bodies[-1].values.clear()
-
-
-def variable_of(name: str) -> str:
-    """The loop variable of what may be multiplied by a pitch; "" of the pitch alone."""
-    return name.partition(PER_ROW)[0] if PER_ROW in name else name
