@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from tunefarm.compiler.expr.nodes import Expr
+from tunefarm.compiler.expr.nodes import Expr, Load
+from tunefarm.compiler.expr.walk import substitute, transform
 from tunefarm.compiler.types.dtypes import DType
 
 
@@ -61,3 +62,16 @@ class Stage:
     def shape(self) -> tuple[int, ...]:
         """The extents of the spatial axes."""
         return tuple(axis.extent for axis in self.axes)
+
+
+def inline(body: Expr, stage: Stage) -> Expr:
+    """`body` with what `stage` computes instead of loads from it."""
+
+    def visit(node: Expr) -> Expr | None:
+        if not isinstance(node, Load) or node.buffer != stage.name:
+            return None
+        indices = [inline(item, stage) for item in node.indices]
+        axes = [axis.name for axis in stage.axes]
+        return substitute(stage.body, dict(zip(axes, indices, strict=True)))
+
+    return transform(body, visit)

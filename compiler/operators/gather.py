@@ -26,7 +26,7 @@ from tunefarm.compiler.expr.nodes import (
 )
 from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.kernels.scatter import MISSED, last_write, place_of
-from tunefarm.compiler.operators.padding import PaddedUse, PaddingRule
+from tunefarm.compiler.operators.padding import PaddedUse, PaddingRule, unchanged
 from tunefarm.compiler.operators.registry import (
     REQUIRED,
     ExpressionRule,
@@ -373,4 +373,44 @@ def _rows_padding(use: PaddedUse) -> Dims:
 register(
     _definition("scatter_elements", _infer_elements, _elements, _elements_padding),
     _definition("scatter_rows", _infer_rows, _rows, _rows_padding),
+)
+
+
+# --- lookup --------------------------------------------------------------------------------------
+#
+# A function of 8 bits as the table of its 256 results: y = table[x], by the bits of x.
+
+
+BYTES = frozenset((DType.U8, DType.I8))
+ENTRIES = 256
+
+
+def _infer_lookup(attributes: Attributes, types: Types) -> TensorType:
+    data, table = types.present(0), types.present(1)
+    check_dtype(data, BYTES, "the data")
+    check_dtype(table, BYTES, "the table")
+    check(table.shape == (ENTRIES,), f"the table {table} has not {ENTRIES} entries")
+    return TensorType(table.dtype, data.shape)
+
+
+def _lookup(attributes: Attributes, use: Use) -> Tensor:
+    data, table = use.input(0), use.input(1)
+
+    def body(indices: tuple[Expr, ...]) -> Expr:
+        return table[(cast(DType.I64, cast(DType.U8, data[indices])),)]
+
+    return use.pointwise("lookup", body)
+
+
+register(
+    OperatorDefinition(
+        "lookup",
+        Pattern.ELEMENTWISE,
+        2,
+        _infer_lookup,
+        _lookup,
+        cheap=True,
+        looked_up=1,
+        padding=unchanged,
+    )
 )

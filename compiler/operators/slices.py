@@ -1,10 +1,12 @@
-"""Slices, and channels of what one convolution makes for several, on plain and on blocked data.
+"""Slices, channels of what one convolution makes for several, and frames of a signal.
 
     slice       y[i, j, …] = x[starts[0] + steps[0] * i, starts[1] + steps[1] * j, …]
     channels    y[n, c, …] = x[n, start + c, …]
+    frames      y[i, j, …] = x[step * i + j, …]
 
-On blocked data they begin with a whole block. Behind the last of some channels lie those of the
-next branch, unless whoever joined them put padding there: `lane` is the number that it holds.
+Slices and channels of blocked data begin with a whole block. Behind the last of some channels lie
+those of the next branch, unless whoever joined them put padding there: `lane` is the number that it
+holds.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from tunefarm.compiler.operators.registry import REQUIRED
 from tunefarm.compiler.operators.rules import check
 from tunefarm.compiler.operators.shape import register_move
 from tunefarm.compiler.operators.use import Attributes, Types, Use
-from tunefarm.compiler.types.dims import Axis, Dims, extent_of, size_of, whole
+from tunefarm.compiler.operators.windows import window_count
+from tunefarm.compiler.types.dims import Axis, Dims, extent_of, is_unpadded, size_of, whole
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 # --- slice ---------------------------------------------------------------------------------------
@@ -177,3 +180,50 @@ register_move(
     layout="NCHW",
 )
 """`channels(x)`: behind those that are taken lie `padding` channels that hold the number `lane`."""
+
+
+# --- frames --------------------------------------------------------------------------------------
+
+
+def _infer_frames(attributes: Attributes, types: Types) -> TensorType:
+    data = types.present(0)
+    axis = attributes.axis("axis", len(data.shape))
+    count, length, step = (attributes.integer(name) for name in ("count", "length", "step"))
+    check(min(count, length, step) >= 1, f"{count} frames of {length} in steps of {step}")
+    last = (count - 1) * step + length
+    check(last <= data.shape[axis], f"frames reach to {last} of {data}")
+    return TensorType(data.dtype, (*data.shape[:axis], count, length, *data.shape[axis + 1 :]))
+
+
+def _frames(attributes: Attributes, use: Use) -> Tensor:
+    data, axis = use.input(0), attributes.integer("axis")
+    step = integer(attributes.integer("step"))
+
+    def body(indices: tuple[Expr, ...]) -> Expr:
+        place = add(mul(indices[axis], step), indices[axis + 1])
+        return data[(*indices[:axis], place, *indices[axis + 2 :])]
+
+    return use.pointwise("frames", body)
+
+
+def _frames_padding(use: PaddedUse) -> Dims:
+    """As many frames as the elements that are there have room for."""
+    data, axis = use.operand(0), use.attributes.integer("axis")
+    count, length, step = (use.attributes.integer(name) for name in ("count", "length", "step"))
+    frames = whole(count)
+    if not is_unpadded(data[axis]):
+        use.require_in_one_piece(0, axis, "frames of an axis")
+        frames = ((window_count(data[axis][0][0], length, step, 0), count),)
+    return *data[:axis], frames, whole(length), *data[axis + 1 :]
+
+
+register_move(
+    "frames",
+    _infer_frames,
+    _frames,
+    axis=REQUIRED,
+    count=REQUIRED,
+    length=REQUIRED,
+    step=REQUIRED,
+    padding_rule=_frames_padding,
+)

@@ -27,7 +27,7 @@ from tunefarm.compiler.graph.quantised.operands import (
 )
 from tunefarm.compiler.graph.rewriter import Rewriter, use_counts
 from tunefarm.compiler.operators.evaluate_node import evaluate_node
-from tunefarm.compiler.operators.lookup import BYTES, ENTRIES
+from tunefarm.compiler.operators.gather import BYTES, ENTRIES
 from tunefarm.compiler.operators.registry import (
     Pattern,
     complete_attributes,

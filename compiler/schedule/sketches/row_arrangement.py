@@ -19,9 +19,8 @@ from tunefarm.compiler.expr.affine import Affine, affine, expr_range
 from tunefarm.compiler.expr.nodes import Expr, Index, Load, Select
 from tunefarm.compiler.expr.parts import is_expensive
 from tunefarm.compiler.expr.walk import axes_of, loads, postorder
-from tunefarm.compiler.kernels.inline import inline
 from tunefarm.compiler.kernels.kernel import FusedKernel
-from tunefarm.compiler.kernels.stage import Axis, Stage
+from tunefarm.compiler.kernels.stage import Axis, Stage, inline
 from tunefarm.compiler.schedule.steps.placement import Inline
 from tunefarm.compiler.types.dtypes import DType
 

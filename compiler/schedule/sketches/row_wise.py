@@ -16,9 +16,8 @@ import numpy as np
 from tunefarm.compiler.expr.nodes import Expr, Load, index
 from tunefarm.compiler.expr.parts import is_expensive
 from tunefarm.compiler.expr.walk import axes_of, loads
-from tunefarm.compiler.kernels.inline import inline
 from tunefarm.compiler.kernels.kernel import FusedKernel
-from tunefarm.compiler.kernels.stage import Stage
+from tunefarm.compiler.kernels.stage import Stage, inline
 from tunefarm.compiler.schedule.nest_shape import Counts, Loop, NestShape
 from tunefarm.compiler.schedule.sketches.borders import borders, period, tile_cuts
 from tunefarm.compiler.schedule.sketches.even_shares import evenly_shared

@@ -15,10 +15,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tunefarm.compiler.kernels.inline import inline
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.running import running_reduction
-from tunefarm.compiler.kernels.stage import Stage
+from tunefarm.compiler.kernels.stage import Stage, inline
 from tunefarm.compiler.schedule.nest_shape import Loop, NestShape
 from tunefarm.compiler.schedule.sketches.merged_axes import merge_all
 from tunefarm.compiler.schedule.sketches.parallel_choices import (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.expr.nodes import index
 from tunefarm.compiler.expr.walk import loads
-from tunefarm.compiler.kernels.inline import inline
+from tunefarm.compiler.kernels.stage import inline
 from tunefarm.compiler.loops.ir import LoopKind, Scope
 from tunefarm.compiler.loops.scheduled_kernel import ScheduledKernel
 from tunefarm.compiler.loops.stage_state import Attachment, StageState

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.compiler.kernels.matmul import matmul_kernel
-from tunefarm.compiler.expr.library_calls import calls_library
 from tunefarm.compiler.expr.nodes import Expr, Load, add, binary, const, index, integer, mul, unary
-from tunefarm.compiler.llvm.scalar_work import scalar_work
+from tunefarm.compiler.llvm.scalar_work import calls_library, scalar_work
 from tunefarm.compiler.loops.ir import For, If, Let, LoopKind, LoopNest, Memory, Store, Update
 from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.spaces import default_schedule, naive_schedule
