@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tunefarm.compiler.errors import MeasureError
-from tunefarm.measure.measurement import MeasureResult
-from tunefarm.measure.unchanged import is_unchanged
+from tunefarm.measure.measurement import MeasureResult, is_unchanged
 
 USUAL_SCATTER = 0.05
 """Standard deviation of the log-ratio of two neighbouring slices, before any pair is known."""

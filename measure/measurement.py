@@ -102,3 +102,11 @@ class MeasureResult:
         ordered = sorted(self.samples)
         middle = len(ordered) // 2
         return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+def is_unchanged(low: float, high: float) -> bool:
+    """Whether an interval is that of a build and itself: at 1, and without a width.
+
+    What was measured always has a width.
+    """
+    return low == high == 1.0

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tunefarm.compiler.with_count import with_count
-from tunefarm.measure.unchanged import is_unchanged
+from tunefarm.measure.measurement import is_unchanged
 from tunefarm.tuner.building.report import BuildReport
 from tunefarm.tuner.confirm.latency import ModelLatency
 from tunefarm.tuner.confirm.placement import moved_lines

@@ -23,7 +23,7 @@ from tunefarm.db.queries import TaskSummary
 from tunefarm.db.records import PlanRecord, TaskKey, TrialRecord, WorkloadRecord
 from tunefarm.db.salvage import Salvage
 from tunefarm.db.store import Store
-from tunefarm.measure.unchanged import is_unchanged
+from tunefarm.measure.measurement import is_unchanged
 from tunefarm.tuner.building.recorded_plan import BY_GRAPH
 from tunefarm.tuner.records.applicable_records import own_origin
 from tunefarm.tuner.records.graph_choice import GraphChoice

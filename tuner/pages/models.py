@@ -28,7 +28,7 @@ from tunefarm.compiler.with_count import with_count
 from tunefarm.db import model_queries
 from tunefarm.db.records import JobRecord, LatencyRecord, PlanRecord
 from tunefarm.db.store import Store
-from tunefarm.measure.unchanged import is_unchanged
+from tunefarm.measure.measurement import is_unchanged
 from tunefarm.tuner.building.recorded_plan import BY_GRAPH
 from tunefarm.tuner.pages.best_curve import round_values
 from tunefarm.tuner.pages.contents import Contents

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from tunefarm.db.queue import QueueEntry, trials_of_jobs
 from tunefarm.db.store import Store
-from tunefarm.measure.unchanged import is_unchanged
+from tunefarm.measure.measurement import is_unchanged
 from tunefarm.tuner.queues.entry_options import name_of, options_of, with_lost_turn
 from tunefarm.tuner.reports.gains import UNCHANGED
 from tunefarm.tuner.reports.report import (

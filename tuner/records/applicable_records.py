@@ -35,7 +35,7 @@ from tunefarm.db.queries import Origin
 from tunefarm.db.records import PlanRecord, TaskKey, TrialRecord
 from tunefarm.db.store import Store
 from tunefarm.measure.machine import cpu_name
-from tunefarm.measure.unchanged import is_unchanged
+from tunefarm.measure.measurement import is_unchanged
 from tunefarm.tuner.records.trials import record_to_apply, task_key
 from tunefarm.tuner.records.unapplied import NOMINEE, Unapplied
 

@@ -19,7 +19,7 @@ from typing import Any
 from tunefarm.compiler.errors import PlanError
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, PLAIN, GraphPlan, Layout
 from tunefarm.configs.json_values import from_json, to_json
-from tunefarm.measure.unchanged import is_unchanged
+from tunefarm.measure.measurement import is_unchanged
 
 _CHANNELS_LAST = "NHWC"
 _NAMED = 3

@@ -30,7 +30,7 @@ from tunefarm.configs.settings import Settings
 from tunefarm.db import model_queries
 from tunefarm.db.records import LatencyPurpose, LatencyRecord, TargetRecord
 from tunefarm.db.store import Store
-from tunefarm.measure.unchanged import is_unchanged
+from tunefarm.measure.measurement import is_unchanged
 
 # A model's graph as a job records it: its steps as the rules have them, and under its plan.
 

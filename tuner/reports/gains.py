@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tunefarm.measure.unchanged import is_unchanged
+from tunefarm.measure.measurement import is_unchanged
 from tunefarm.tuner.reports.report import (
     KEY_CHARACTERS,
     TaskStatus,
