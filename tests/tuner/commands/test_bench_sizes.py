@@ -25,23 +25,34 @@ from tunefarm.tuner.reports.size_curves import curves_of_bench, read_curves
 QUICK = LatencyOptions(rounds=3, min_sample_seconds=1e-4)
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> str:
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     size = Size(width=0.0625, tokens=13, layers=1, dynamic=True)
-    path = str(tmp_path / "encoder.onnx")
+    path = str(tmp_path_factory.mktemp("sizes") / "encoder.onnx")
     onnx.save(build_model("encoder", size=size), path)
     return path
 
 
+BUILT: dict[bytes, Executable] = {}
+
+
+def build_of(model: str) -> Executable:
+    """The build of a file; of equal files it is made once."""
+    content = Path(model).read_bytes()
+    if content not in BUILT:
+        BUILT[content] = compiler.build(model, shapes={"batch": (1,), "sequence": ("1..24",)})
+    return BUILT[content]
+
+
 @pytest.fixture
 def ours(model: str) -> Executable:
-    return compiler.build(model, shapes={"batch": (1,), "sequence": ("1..24",)})
+    return build_of(model)
 
 
 def wrong_below_3(asked: Asked) -> list[Engine]:
     """An engine that is right at the greater sizes only; it is given the model with sizes open."""
     assert set(asked.shapes.values()) == {(1, -1, 64)}, asked.shapes
-    right = compiler.build(asked.model, shapes={"batch": (1,), "sequence": ("1..24",)}).run
+    right = build_of(asked.model).run
 
     def run(inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         (x,) = inputs.values()
@@ -71,7 +82,7 @@ def test_an_engine_with_wrong_outputs_counts_where_it_is_right(
 
 def settling(asked: Asked) -> list[Engine]:
     """An engine that is wrong for good if the first run has one token, as OpenVINO is."""
-    right = compiler.build(asked.model, shapes={"batch": (1,), "sequence": ("1..24",)}).run
+    right = build_of(asked.model).run
     lengths: list[int] = []
 
     def run(inputs: Mapping[str, Array]) -> Mapping[str, Array]:
