@@ -14,7 +14,12 @@ from tunefarm.configs.errors import SettingsError
 from tunefarm.tuner.commands.cli import app
 from tunefarm.tuner.commands.command_line import run_command
 from tunefarm.tuner.commands.docs_hooks import root_command
-from tunefarm.tuner.docs.pages import PAGES, REFERENCES, all_pages, find_page, title_of
+from tunefarm.tuner.docs.pages import PAGES, REFERENCES, Pages, all_pages, find_page, title_of
+
+
+@pytest.fixture(scope="module")
+def pages() -> Pages:
+    return all_pages(root_command())
 
 
 @pytest.mark.parametrize(
@@ -32,17 +37,17 @@ from tunefarm.tuner.docs.pages import PAGES, REFERENCES, all_pages, find_page, t
         ("operators.md", "operators"),
     ],
 )
-def test_a_page_is_found(name: str, path: str) -> None:
-    assert find_page(all_pages(root_command()), name) == path
+def test_a_page_is_found(name: str, path: str, pages: Pages) -> None:
+    assert find_page(pages, name) == path
 
 
-def test_an_unknown_page_is_refused_with_what_to_do() -> None:
+def test_an_unknown_page_is_refused_with_what_to_do(pages: Pages) -> None:
     with pytest.raises(SettingsError, match="tune docs lists"):
-        find_page(all_pages(root_command()), "nothing")
+        find_page(pages, "nothing")
 
 
-def test_every_page_has_a_title() -> None:
-    for name, text in all_pages(root_command()).items():
+def test_every_page_has_a_title(pages: Pages) -> None:
+    for name, text in pages.items():
         assert title_of(text), name
 
 
@@ -87,9 +92,9 @@ def test_docs_shows_pages_in_the_terminal(capsys: pytest.CaptureFixture[str]) ->
     assert run_command(app, ["docs", "sizes", "--serve"]) == 2
 
 
-def test_a_page_that_there_is_not_names_the_nearest() -> None:
+def test_a_page_that_there_is_not_names_the_nearest(pages: Pages) -> None:
     with pytest.raises(SettingsError, match="no page 'sises'") as caught:
-        find_page(all_pages(root_command()), "sises")
+        find_page(pages, "sises")
     assert caught.value.hint == "did you mean sizes? tune docs lists the pages"
 
 
