@@ -59,6 +59,7 @@ def model_code(name: str) -> Json:
         target = target_named(target_name)
         called = dict(_kernels(graph, target))
         kernels |= {key: kernel.name for key, kernel in called.items()}
+        digests: dict[tuple[str, str], str] = {}  # many schedules are those of other threads, too
         for threads in thread_counts:
             emitted = code[f"{target_name}, {threads} threads"] = {}
             for key, kernel in called.items():
@@ -66,7 +67,9 @@ def model_code(name: str) -> Json:
                 steps = schedule.to_json()
                 which = _digest(json.dumps(steps))
                 schedules[which] = steps
-                emitted[key] = [which, _ir_digest(kernel, schedule, target)]
+                if (key, which) not in digests:
+                    digests[key, which] = _ir_digest(kernel, schedule, target)
+                emitted[key] = [which, digests[key, which]]
     return {"version": VERSION, "kernels": kernels, "schedules": schedules, "code": code}
 
 
