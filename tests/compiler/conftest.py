@@ -23,6 +23,7 @@ _OF_RESULTS = (
     "session/",
     "test_cache_room.py",
     "test_causal_prompts.py",
+    "test_drawn_quantised.py",
     "test_generation.py",
 )
 """Where models are built for what they compute: how kernels become code is tested elsewhere."""
