@@ -224,6 +224,17 @@ def tiles_of_rows(tile: Allocate, condition: Condition, rows: Rows, known: Facts
     return (*whole, _smaller_tiles(parts, condition, rows, smaller, in_blocks))
 
 
+def tiles_of_rest(count: int, rest: int) -> tuple[int, ...]:
+    """The rows of the tiles that are run where `rest` rows are left for a tile of `count`."""
+    if not rest:
+        return ()
+    if count - 2 <= BLOCK or rest > count - 2:
+        return (next((size for size in SIZES if rest <= size < count), count),)
+    blocks = (rest + 1) // BLOCK
+    left = rest - blocks * BLOCK
+    return (*[BLOCK] * blocks, *[next(size for size in SIZES if size >= left)] * (left > 0))
+
+
 def _smaller_tiles(
     parts: SumTile,
     condition: Condition,

@@ -138,6 +138,18 @@ class TileContext:
         return self.extents[axis] if axis else 1
 
     @cached_property
+    def has_dynamic_columns(self) -> bool:
+        """Whether a size that only the run knows ends the rows of the output."""
+        names = [axis.name for axis in self.kernel.output.axes]
+        if self.roles.column not in names:
+            return False
+        position = names.index(self.roles.column)
+        shape = self.kernel.output.shape
+        after = math.prod(shape[position + 1 :])
+        ends = ((limit.stride, limit.extent) for limit in self.kernel.limits)
+        return (after, shape[position]) in ends
+
+    @cached_property
     def ragged(self) -> bool:
         """The last vector is not full: plain data whose extent is no multiple of the lanes."""
         if self.form.turned:

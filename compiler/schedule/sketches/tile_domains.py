@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tunefarm.compiler.loops.row_tiles import tiles_of_rest
 from tunefarm.compiler.schedule.nest_shape import (
     LOOP_CYCLES,
     SHORT_STREAMS,
@@ -32,6 +33,9 @@ STREWN_COST = 1.5  # of a product whose operand falls out of the second-level ca
 COPY_CYCLES = 3.0  # a vector of an operand that is copied
 SPILL_COST = 1.2  # of a tile whose sums, operands and products do not fit the registers
 MAX_TIME_RATIO = 0.98  # of the time of the tile that is chosen else
+MOST_WIDTHS = 64  # of a dynamic row, over which the cost of a tile is averaged
+LATE_CYCLES = 0.5  # that a sum waits beyond its latency, where all others are done: 8 sums of AVX2
+# took 4.75 cycles (Emerald Rapids)
 UNPACKED_SHARE = 0.6  # of the second-level cache, at most, for the weights of a tile as floats
 UNPACK_CYCLES = 2.2  # a vector of weights of a few bits: mask, shift, subtract, scale
 
@@ -84,8 +88,13 @@ def best_tile(context: TileContext, tiles: Sequence[ChoiceValue]) -> ChoiceValue
     columns, vectors = sizes.T
     none, inline = np.zeros(len(tiles), np.bool_), np.full(len(tiles), bool(context.prologue))
     whole, rest = np.divmod(float(context.vectors), vectors)
-    full = row_cycles(context, columns, vectors, none, inline)
-    last = row_cycles(context, columns, np.maximum(rest, 1.0), none, inline)
+
+    def of_row(vectors: Numbers) -> Numbers:
+        if context.has_dynamic_columns:
+            return dynamic_row_cycles(context, columns, vectors, inline)
+        return row_cycles(context, columns, vectors, none, inline)
+
+    full, last = of_row(vectors), of_row(np.maximum(rest, 1.0))
     weight = np.maximum(1.0, context.aliased(columns, vectors) / WAYS) ** 2
     registers = columns * vectors + vectors + 1 + context.product_registers
     weight = weight * np.where(registers > context.target.vector_registers, SPILL_COST, 1.0)
@@ -124,6 +133,36 @@ def row_cycles(
     total = whole * full + np.where(rest > 0, last, 0.0)
     if not context.broadcasts:
         total = total + np.where(inline, 2.0 * BORDER_COST * full, 0.0)
+    return np.asarray(total, np.float64)
+
+
+def dynamic_row_cycles(
+    context: TileContext, columns: Numbers, vectors: Numbers, inline: Mask
+) -> Numbers:
+    """As `row_cycles`, for columns that end at run time: at the bound, if as much longer than the
+    products alone as rows of all lengths are on average.
+
+    What whole tiles leave over is computed in smaller ones, in part in vain.
+    """
+    extent, most = context.extent(context.roles.column), int(columns.max())
+    sizes = np.arange(1.0, most + 1)[:, None]
+    steps = step_cycles(context, sizes + np.zeros_like(vectors), sizes * 0.0 + vectors)
+    waits = context.target.machine.vectors.fma_latency + LATE_CYCLES
+    steps = np.maximum(steps, waits + LOOP_CYCLES)
+    cost = np.concatenate([np.zeros((1, len(vectors))), steps])  # by rows of a tile, and tile
+    rests = np.zeros((most, most + 1, most + 1))  # tiles of so many rows, by tile and rest
+    for tile in set(columns.astype(np.int64).tolist()):
+        for rest in range(tile):
+            for size in tiles_of_rest(tile, rest):
+                rests[tile - 1, rest, size] += 1.0
+    widths = np.unique(np.linspace(1, extent, min(extent, MOST_WIDTHS)).astype(np.int64))
+    tiles, numbers = columns.astype(np.int64), np.arange(len(columns))
+    whole, left = np.divmod(widths[:, None], tiles)
+    over = np.einsum("trs,st->tr", rests[tiles - 1], cost)
+    total = whole * cost[tiles, numbers] + over[numbers, left]
+    total = (total / widths[:, None]).mean(axis=0) * extent
+    if not context.broadcasts:
+        total = total + np.where(inline, 2.0 * BORDER_COST * cost[tiles, numbers], 0.0)
     return np.asarray(total, np.float64)
 
 

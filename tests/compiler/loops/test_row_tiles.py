@@ -6,7 +6,14 @@ import pytest
 
 from tunefarm.compiler.expr.nodes import Load, integer
 from tunefarm.compiler.kernels.kernel import ValidExtent
-from tunefarm.compiler.loops.row_tiles import FEW, MIN_LONE_TILE_ROWS, Rows, is_rare, worth_cutting
+from tunefarm.compiler.loops.row_tiles import (
+    FEW,
+    MIN_LONE_TILE_ROWS,
+    Rows,
+    is_rare,
+    tiles_of_rest,
+    worth_cutting,
+)
 from tunefarm.compiler.loops.size_conditions import Condition, greatest_of
 from tunefarm.compiler.types.dtypes import DType
 
@@ -48,3 +55,11 @@ def test_a_tile_alone_is_cut_where_it_has_many_rows_among_the_first() -> None:
 
     assert cut(2, 7, FEW * 14 - 1) and not cut(2, 7, FEW * 14)
     assert cut(1, MIN_LONE_TILE_ROWS, 0) and not cut(1, MIN_LONE_TILE_ROWS - 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("count", "rest", "tiles"),
+    [(14, 10, (8, 2)), (14, 7, (8,)), (14, 13, (14,)), (6, 3, (4,)), (6, 5, (6,)), (6, 0, ())],
+)
+def test_a_rest_is_computed_in_smaller_tiles(count: int, rest: int, tiles: tuple[int, ...]) -> None:
+    assert tiles_of_rest(count, rest) == tiles

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.compiler.schedule.small_kernels import f32, kernel_of
-from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel, ValidExtent
 from tunefarm.compiler.schedule.spaces import schedule_space
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
@@ -51,3 +52,13 @@ def test_tiles_leave_registers_for_factors_that_are_widened() -> None:
     columns, vectors = default["tile"]
     assert default["factors"] == "widened"
     assert columns * vectors + vectors + 1 + 2 <= 16
+
+
+def test_tiles_of_dynamic_rows_suit_short_ones_too() -> None:
+    """13 rows are one tile where they are static; most smaller numbers of them are not."""
+    static = kernel_of([f32(13, 64), f32(64, 64)], [("matmul", ["x0", "x1"], {})], ["x1"])
+    sizes = Buffer("in2", DType.I64, (1,))
+    limits = (ValidExtent(64, 13, "in2", 0),)
+    dynamic = replace(static, inputs=(*static.inputs, sizes), limits=limits)
+    (rows, _), (fewer, _) = (default_of(k, "x86-64-v4")["tile"] for k in (static, dynamic))
+    assert rows == 13 and fewer < 13
