@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Final, TypeAlias
 
 from tunefarm.compiler.expr.nodes import Const, Expr, Load, add, binary, integer, mul
@@ -44,8 +45,12 @@ TILES: Final = ((4, 4), (5, 3), (8, 2))
 """Pixels and vectors of channels of a register tile: as many sums as do not wait for each other, in
 rows of few pixels."""
 
-MOST_BYTES: Final = 1.9
-"""Times as many bytes as a build for the minimum sizes alone has an artifact at most."""
+MOST_BYTES: Final = 1.2
+"""Times as many bytes as an artifact without second forms has one at most."""
+
+MOST_GAIN: Final = 0.95
+"""Of the cycles that all second forms would save, as much is saved: the rest is not worth its code.
+"""
 
 Sizes: TypeAlias = tuple[int, ...]
 
@@ -162,7 +167,7 @@ def _affordable(
 ) -> dict[int, _Few]:
     """Those that are of use between these sizes, as far as filters of both forms are not too many.
 
-    A model that is built for the minimum sizes only has filters as they are for all of these.
+    Those that save the most for their bytes come first, and those that save little are left out.
     """
     useful = {
         number: few
@@ -171,9 +176,13 @@ def _affordable(
     }
     stored = sum(array.nbytes for array in program.constants.values())
     stored += sum(few.grown for few in weighed.values())
-    left = MOST_BYTES * (stored - sum(few.grown for few in useful.values())) - stored
+    left = (MOST_BYTES - 1.0) * stored
+    by_gain = sorted(useful.items(), key=lambda item: -item[1].gain)
+    gains = accumulate((few.gain for _, few in by_gain), initial=0.0)
+    enough = MOST_GAIN * sum(few.gain for few in useful.values())
+    worth = [item for item, saved in zip(by_gain, gains, strict=False) if saved < enough]
     found = {}
-    for number, few in sorted(useful.items(), key=lambda item: -item[1].gain / item[1].taken):
+    for number, few in sorted(worth, key=lambda item: -item[1].gain / item[1].taken):
         if few.taken <= left:
             left -= few.taken
             found[number] = few
