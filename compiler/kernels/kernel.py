@@ -21,9 +21,9 @@ class RowPitch:
 
     A tensor whose shape has planes of `rows` x `extent` columns of `column` elements each lies at
     its bounds, but for the rows of one plane: these are min(`extent`, size + `margin`) columns
-    apart, where the size is the element `number` of `sizes`, an input of i64. So short rows are
-    neighbours in memory, and planes stay where they are. What is behind the pitch of a row does not
-    exist: its place is the next row's.
+    apart, rounded up to a `multiple`, where the size is the element `number` of `sizes`, an input
+    of i64. So short rows are neighbours in memory, and planes stay where they are. What is behind
+    the pitch of a row does not exist: its place is the next row's.
     """
 
     column: int
@@ -32,6 +32,7 @@ class RowPitch:
     sizes: str
     number: int
     margin: int
+    multiple: int = 1
 
     @property
     def row(self) -> int:
@@ -45,7 +46,8 @@ class RowPitch:
 
     def columns(self, sizes: Mapping[str, Array]) -> int:
         """How many columns apart rows are for these sizes, by input."""
-        return max(1, min(self.extent, int(sizes[self.sizes][self.number]) + self.margin))
+        columns = -(-(int(sizes[self.sizes][self.number]) + self.margin) // self.multiple)
+        return max(1, min(self.extent, columns * self.multiple))
 
     def fits(self, shape: Sequence[int]) -> bool:
         """Whether each axis of a shape is one within rows, of rows, or of planes."""

@@ -13,7 +13,8 @@ written once. Rows of the table, operands as row numbers:
 
 A stage is [name, axes, reduce axes, combiner, body], and its accumulator where it has one. A limit
 is [stride, extent, sizes, number]; they are there where the kernel has any. A pitch is
-[column, extent, rows, sizes, number, margin], the last of an input, or the kernel's.
+[column, extent, rows, sizes, number, margin], and its multiple where that is not 1: the last of an
+input, or the kernel's.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ def kernel_to_json(kernel: FusedKernel) -> dict[str, Any]:
                 str(buffer.dtype),
                 list(buffer.shape),
                 buffer.constant,
-                *([] if buffer.pitch is None else [list(astuple(buffer.pitch))]),
+                *([] if buffer.pitch is None else [_pitch_to_json(buffer.pitch)]),
             ]
             for buffer in kernel.inputs
         ],
@@ -123,8 +124,13 @@ def kernel_to_json(kernel: FusedKernel) -> dict[str, Any]:
         **({"limits": [_limit_to_json(limit) for limit in kernel.limits]} if kernel.limits else {}),
         **({"sizes": list(kernel.sizes)} if kernel.sizes else {}),
         **({"leaves_rest": True} if kernel.leaves_rest else {}),
-        **({} if kernel.pitch is None else {"pitch": list(astuple(kernel.pitch))}),
+        **({} if kernel.pitch is None else {"pitch": _pitch_to_json(kernel.pitch)}),
     }
+
+
+def _pitch_to_json(pitch: RowPitch) -> list[str | int]:
+    *plain, multiple = astuple(pitch)
+    return [*plain, multiple] if multiple > 1 else plain
 
 
 def _limit_to_json(limit: ValidExtent) -> list[str | int]:
@@ -176,8 +182,8 @@ def _kernel_from_json(value: Mapping[str, Any]) -> FusedKernel:
 
 
 def _pitch(value: Sequence[Any]) -> RowPitch:
-    column, extent, rows, sizes, number, margin = value
-    return RowPitch(int(column), int(extent), int(rows), str(sizes), int(number), int(margin))
+    column, extent, rows, sizes, *numbers = value
+    return RowPitch(int(column), int(extent), int(rows), str(sizes), *map(int, numbers))
 
 
 def _expression_from_row(row: Sequence[Any], nodes: Sequence[Expr]) -> Expr:

@@ -213,7 +213,10 @@ class Addresses:
         sizes = self.storages[pitch.sizes].pointer
         place = emit(f"getelementptr inbounds i64, ptr {sizes}, i64 {pitch.number}")
         columns = emit(f"load i64, ptr {place}, align 8")
-        columns = emit(f"add nsw i64 {columns}, {pitch.margin}")
+        columns = emit(f"add nsw i64 {columns}, {pitch.margin + pitch.multiple - 1}")
+        if pitch.multiple > 1:
+            columns = emit(f"sdiv i64 {columns}, {pitch.multiple}")
+            columns = emit(f"mul nsw i64 {columns}, {pitch.multiple}")
         for test, end in (("slt", pitch.extent), ("sgt", 1)):
             within = emit(f"icmp {test} i64 {columns}, {end}")
             columns = emit(f"select i1 {within}, i64 {columns}, i64 {end}")

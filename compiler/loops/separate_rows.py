@@ -12,12 +12,13 @@ loops and conditions around it keep within the pitch stays as it is: nearly all 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tunefarm.compiler.errors import ScheduleError
-from tunefarm.compiler.expr.affine import Affine, affine, affine_range, expr_range
-from tunefarm.compiler.expr.nodes import Expr, Load, add, binary, integer, mul
+from tunefarm.compiler.expr.affine import Affine, Atom, affine, affine_range, expr_range
+from tunefarm.compiler.expr.nodes import Binary, Const, Expr, Load, add, binary, integer, mul
 from tunefarm.compiler.expr.walk import axes_of
 from tunefarm.compiler.kernels.kernel import RowPitch
 from tunefarm.compiler.loops.ir import (
@@ -71,6 +72,11 @@ def _check_tiles(nest: LoopNest, pitches: dict[str, RowPitch]) -> None:
 class _Rows:
     output: Memory
     pitch: RowPitch
+    divisors: dict[str, int] = field(default_factory=dict)
+    """Of what is bound to variables."""
+    most: dict[str, Affine] = field(default_factory=dict)
+    """What the least of two values that is bound to a variable is at most: that of the two which
+    is no number."""
 
     def body(self, body: Body, ranges: RangeMap, known: tuple[Condition, ...]) -> Body:
         return tuple(self._statement(statement, ranges, known) for statement in body)
@@ -85,6 +91,7 @@ class _Rows:
                 return with_body(statement, self.body(body, inner, facts))
             case Let(variable=variable, value=value, body=body):
                 inner = {**ranges, variable: expr_range(value, ranges)}
+                self._note(variable, value, ranges)
                 return with_body(statement, self.body(body, inner, known))
             case If(condition=condition, body=body):
                 facts = (*known, *size_conditions(condition, ranges))
@@ -132,12 +139,13 @@ class _Rows:
     def _size(self) -> Load:
         return Load(DType.I64, self.pitch.sizes, (integer(self.pitch.number),))
 
-    @property
-    def _end(self) -> Expr:
-        return add(self._size, integer(self.pitch.margin))
-
     def _is_within(self, place: Affine, ranges: RangeMap, known: Sequence[Condition]) -> bool:
         column, room = self.pitch.column, self.pitch.column * self.pitch.margin
+        for name, by in place.terms:
+            if isinstance(name, str) and by > 0 and (most := self.most.get(name)) is not None:
+                higher = place.plus(Affine(0, ((name, by),)), -1).plus(most, by)
+                if self._is_within(higher, ranges, known):
+                    return True
         sizes = Affine(0, ((self._size, column),))
         if affine_range(place.plus(sizes, -1), ranges)[1] < room:
             return True
@@ -147,15 +155,50 @@ class _Rows:
             whole = fact.times(column // fact.scale)
             if affine_range(place.plus(whole.form, -1), ranges)[1] <= room:
                 return True
+            if column == 1 and self._is_in_same_unit(place, whole.form, ranges):
+                return True
         return False
 
+    def _is_in_same_unit(self, place: Affine, below: Affine, ranges: RangeMap) -> bool:
+        """Whether an element is within the multiple of columns that a sum below the size ends in,
+        which is within the pitch as a whole."""
+        unit = self.pitch.multiple
+        if any(by * self._divisor_of(atom) % unit for atom, by in below.terms):
+            return False
+        first = below.constant + self.pitch.margin
+        begin = Affine(first - first % unit, below.terms)
+        return affine_range(place.plus(begin, -1), ranges)[1] < unit
+
+    def _note(self, variable: str, value: Expr, ranges: RangeMap) -> None:
+        """Note what is known of a value that is bound to a variable."""
+        self.divisors[variable] = self._divisor(value, ranges)
+        self.most.pop(variable, None)
+        match value:
+            case Binary(op="min", left=left, right=Const()):
+                self.most[variable] = affine(left, ranges)
+
+    def _divisor(self, value: Expr, ranges: RangeMap) -> int:
+        """What divides a value; 0 divides nothing but 0."""
+        if isinstance(value, Binary) and value.op in ("min", "max"):
+            sides = (self._divisor(side, ranges) for side in (value.left, value.right))
+            return math.gcd(*sides)
+        form = affine(value, ranges)
+        return math.gcd(form.constant, *(by * self._divisor_of(atom) for atom, by in form.terms))
+
+    def _divisor_of(self, atom: Atom) -> int:
+        return self.divisors.get(atom, 1) if isinstance(atom, str) else 1
+
     def _condition(self, place: Affine, ranges: RangeMap) -> Expr:
-        """An element is within the pitch: its column is, where that is known."""
-        column = self.pitch.column
+        """An element is within the pitch: its column is, or what the pitch is a multiple of, where
+        that is known."""
+        column, unit = self.pitch.column, self.pitch.multiple
+        end = add(self._size, integer(self.pitch.margin + unit - 1))
+        if unit > 1:
+            end, column = binary("floordiv", end, integer(unit)), column * unit
         whole = tuple((atom, by // column) for atom, by in place.terms if by % column == 0)
         rest = tuple(term for term in place.terms if term[1] % column)
         first, offset = divmod(place.constant, column)
         low, high = affine_range(Affine(offset, rest), ranges)
         if low >= 0 and high < column:
             place, column = Affine(first, whole), 1
-        return binary("lt", place.to_expr(), mul(self._end, integer(column)))
+        return binary("lt", place.to_expr(), mul(end, integer(column)))

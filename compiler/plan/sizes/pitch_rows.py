@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from tunefarm.compiler.kernels.kernel import (
@@ -41,17 +41,10 @@ More of them would be tested for one by one."""
 NEAR: Final = 8
 """Columns behind a size that a limit at it may need: one that needs more is about another size."""
 
-BEHIND_VECTORS: Final = 31
-"""Likewise, where columns are elements of vectors: two registers of AVX-512 but for one."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Width:
-    """What rows that have the same pitch share."""
-
-    extent: int
-    number: int
-    is_vector: bool
+VECTOR: Final = 16
+"""Where columns are elements of vectors, rows are a multiple of so many of them apart, a register
+of AVX-512: what the last vector of a row writes behind it is the row's own, and rows begin where
+lines of a cache do."""
 
 
 def pitch_rows(program: KernelProgram, target: Target) -> KernelProgram:
@@ -67,23 +60,20 @@ def pitch_rows(program: KernelProgram, target: Target) -> KernelProgram:
         end = _end_of_columns(call)
         if end is not None:
             ends[call.output] = end
-    margins: dict[_Width, int] = {}
+    margins: dict[tuple[int, int], int] = {}  # by what rows with the same pitch share
     for end in ends.values():
-        key = _width(end)
-        margins[key] = max(margins.get(key, 0), end.offset)
-    pitches = {
-        name: (end, margins[_width(end)] + (BEHIND_VECTORS if end.stride == 1 else BEHIND))
-        for name, end in ends.items()
-    }
-    pitches = {
-        name: (end, margin) for name, (end, margin) in pitches.items() if margin < end.extent
-    }
+        if end.stride > 1:
+            key = end.extent, end.number
+            margins[key] = max(margins.get(key, 0), end.offset)
+    pitches = {}
+    for name, end in ends.items():
+        margin, multiple = max(end.offset, 0), VECTOR
+        if end.stride > 1:
+            margin, multiple = margins[end.extent, end.number] + BEHIND, 1
+        if margin + multiple - 1 < end.extent:
+            pitches[name] = (end, margin, multiple)
     calls = tuple(_pitched(program, call, pitches) for call in program.calls)
     return replace(program, calls=calls)
-
-
-def _width(end: ValidExtent) -> _Width:
-    return _Width(end.extent, end.number, end.stride == 1)
 
 
 def _writers(program: KernelProgram, tiles: bool) -> Iterator[KernelCall]:
@@ -136,7 +126,7 @@ def _limits_of(kernel: FusedKernel, position: int, sizes: str) -> list[ValidExte
 
 
 def _pitched(
-    program: KernelProgram, call: Call, pitches: Mapping[str, tuple[ValidExtent, int]]
+    program: KernelProgram, call: Call, pitches: Mapping[str, tuple[ValidExtent, int, int]]
 ) -> Call:
     """The call, of a kernel that knows how far apart rows are."""
     if not isinstance(call, KernelCall):
@@ -154,14 +144,14 @@ def _pitched(
     def pitch(name: str) -> RowPitch | None:
         if name not in pitches:
             return None
-        end, margin = pitches[name]
+        end, margin, multiple = pitches[name]
         plane = program.types[name].shape
         rows = next(
             plane[i - 1]
             for i in range(1, len(plane))
             if math.prod(plane[i + 1 :]) == end.stride and plane[i] == end.extent
         )
-        return RowPitch(end.stride, end.extent, rows, sizes, end.number, margin)
+        return RowPitch(end.stride, end.extent, rows, sizes, end.number, margin, multiple)
 
     buffers = [
         replace(buffer, pitch=pitch(name)) for name, buffer in zip(inputs, buffers, strict=True)

@@ -11,6 +11,7 @@ from tunefarm.compiler.loops.ir import (
     Body,
     For,
     If,
+    Let,
     LoopKind,
     LoopNest,
     Memory,
@@ -25,8 +26,8 @@ ROWS, WIDTH, LANES, TILE = 4, 20, 8, 6
 SIZE = Load(DType.I64, "sizes", (integer(0),))
 
 
-def nest(body: Body, margin: int, column: int = LANES) -> LoopNest:
-    pitch = RowPitch(column, WIDTH, ROWS, "sizes", 0, margin)
+def nest(body: Body, margin: int, column: int = LANES, multiple: int = 1) -> LoopNest:
+    pitch = RowPitch(column, WIDTH, ROWS, "sizes", 0, margin, multiple)
     shape = (1, ROWS, WIDTH, LANES) if column > 1 else (1, 1, ROWS, WIDTH)
     output = Memory("y", DType.F32, shape, pitch)
     return LoopNest("rows", (Memory("sizes", DType.I64, (1,)),), output, body)
@@ -78,6 +79,26 @@ def test_lanes_that_are_columns_are_written_one_by_one() -> None:
     kinds = [s.kind for s in walk(found.body) if isinstance(s, For) and s.variable == "c"]
     assert kinds == [LoopKind.SERIAL]
     assert len(guards(found.body)) == 1
+
+
+@pytest.mark.parametrize(("vectors", "tested"), [(1, False), (2, True)])
+def test_vectors_within_the_multiple_that_a_row_ends_in_are_not_tested(
+    vectors: int, tested: bool
+) -> None:
+    """for b < min(…, (size + 4 v - 1) // 4 v): let s = min(4 v b, 12): vectors of y[0, 0, h, s]"""
+    lanes = 4 * vectors
+    place = add(add(index("s"), mul(index("v"), integer(4))), index("c"))
+    store = Store("y", (integer(0), integer(0), index("h"), place), const(0.0, DType.F32))
+    body: Body = (For("c", 0, 4, LoopKind.VECTORISED, (store,)),)
+    body = (For("v", 0, vectors, LoopKind.UNROLLED, body),)
+    start = binary("min", mul(index("b"), integer(lanes)), integer(WIDTH - lanes))
+    end = binary("floordiv", add(SIZE, integer(lanes - 1)), integer(lanes))
+    body = (For("b", 0, WIDTH // 4, LoopKind.SERIAL, (Let("s", start, body),), limit=end),)
+    body = (For("h", 0, ROWS, LoopKind.SERIAL, body),)
+    found = separate_rows(nest(body, 0, column=1, multiple=4))
+    kinds = [s.kind for s in walk(found.body) if isinstance(s, For) and s.variable == "c"]
+    assert kinds == [LoopKind.VECTORISED]
+    assert bool(guards(found.body)) is tested
 
 
 def test_a_matrix_tile_of_rows_that_are_apart_is_refused() -> None:

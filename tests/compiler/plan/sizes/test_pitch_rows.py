@@ -104,12 +104,21 @@ def test_values_between_kernels_have_a_pitch_and_ports_have_none(model: Path) ->
         wanted = pitches.get(name)
         assert (pitch is None) == (wanted is None)
         if pitch is not None and wanted is not None:
-            assert (pitch.row, pitch.plane, pitch.number, pitch.margin) == (
+            assert (pitch.row, pitch.plane, pitch.number, pitch.margin, pitch.multiple) == (
                 wanted.row,
                 wanted.plane,
                 wanted.number,
                 wanted.margin,
+                wanted.multiple,
             )
+
+
+def test_rows_of_vectors_begin_at_whole_vectors(model: Path) -> None:
+    target = Target.from_json(load_target("x86-64-v4").model_dump())
+    pitches = [kernel.pitch for kernel in kernels(model, target) if kernel.pitch is not None]
+    assert any(pitch.column == 1 for pitch in pitches)
+    for pitch in pitches:
+        assert pitch.multiple == (16 if pitch.column == 1 else 1)
 
 
 def test_matrix_tiles_find_narrow_rows_at_their_bounds(model: Path) -> None:
@@ -145,12 +154,13 @@ def test_kernels_with_a_pitch_survive_json_and_keep_rows_and_columns_apart(model
     column=st.sampled_from((1, 8)),
     size=st.integers(0, 9),
     margin=st.integers(0, 3),
+    multiple=st.sampled_from((1, 4)),
 )
 @settings(max_examples=50, deadline=None)
 def test_what_is_stored_is_what_was_there(
-    planes: int, rows: int, extent: int, column: int, size: int, margin: int
+    planes: int, rows: int, extent: int, column: int, size: int, margin: int, multiple: int
 ) -> None:
-    pitch = RowPitch(column, extent, rows, "sizes", 0, margin)
+    pitch = RowPitch(column, extent, rows, "sizes", 0, margin, multiple)
     sizes = {"sizes": np.array([size])}
     shape = (planes, rows, extent, column)
     array = np.arange(planes * rows * extent * column, dtype=np.float32).reshape(shape)
