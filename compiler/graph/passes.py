@@ -11,6 +11,7 @@ from tunefarm.compiler.graph import (
     common_subexpressions,
     dead_code,
     dequantised_constants,
+    equal_sizes,
     fold_batch_norm,
     fold_constants,
     infer_types,
@@ -38,6 +39,7 @@ def before_types(denormals: Denormals = FLUSH) -> tuple[tuple[str, GraphPass], .
     """Those before passes that choose the types that are computed in."""
     return (
         ("infer_types", plain(infer_types.run)),
+        ("equal_sizes", plain(equal_sizes.run)),
         ("dequantised_constants", plain(dequantised_constants.run)),
         ("fold_constants", partial(fold_constants.early, denormals=denormals)),
         ("simplify", plain(simplify.run)),

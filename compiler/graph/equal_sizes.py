@@ -1,0 +1,72 @@
+"""Pass: of sizes that must be equal in every run, one stands for all.
+
+    fill(x, sizes, number=4)  where sizes[4] = h // 4, sizes[7] = 2 * (h // 8), and both are equal
+    fill(y, sizes, number=7)                         ->  fill(y, sizes, number=4)
+
+A run begins only where they are (`Signature.equalities`). Else an axis would end at both of them:
+loops would ask for the smaller one, and equal kernels would differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.types.dims import Dims
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.signature import SIZES, Signature
+from tunefarm.compiler.types.sizes import Dimension
+
+_NUMBERS = ("number", "since")
+
+
+def run(graph: Graph) -> Graph:
+    """The graph whose fills, and what is known of padding, name the first of equal sizes."""
+    first = {} if graph.signature is None else _first_equals(graph.signature)
+    if graph.signature is None or not first:
+        return graph
+    sizes = graph.signature.sizes
+    numbers = {sizes.index(size): sizes.index(equal) for size, equal in first.items()}
+    return replace(
+        graph,
+        nodes=tuple(_renumbered(node, numbers) for node in graph.nodes),
+        padded=_named(graph.padded, first),
+        unread=_named(graph.unread, first),
+        zeros=_named(graph.zeros, first),
+    )
+
+
+def _first_equals(signature: Signature) -> dict[Dimension, Dimension]:
+    """Sizes by which an equal one comes first."""
+    first: dict[Dimension, Dimension] = {}
+    for item in signature.equalities:
+        sides = [first.get(side, side) for side in (item.left, item.right)]
+        if all(side in signature.sizes for side in sides):
+            one, other = sorted(sides, key=signature.sizes.index)
+            first = {size: one if to == other else to for size, to in first.items()}
+            if one != other:
+                first[other] = one
+    return first
+
+
+def _renumbered(node: Node, numbers: Mapping[int, int]) -> Node:
+    if node.operator != "fill" or node.inputs[1] != SIZES:
+        return node
+    attributes = dict(node.attributes)
+    for name in _NUMBERS:
+        number = attributes.get(name)
+        if isinstance(number, int):
+            attributes[name] = numbers.get(number, number)
+    return replace(node, attributes=MappingProxyType(attributes))
+
+
+def _named(values: Mapping[str, Dims], first: Mapping[Dimension, Dimension]) -> dict[str, Dims]:
+    """The axes with each size's first equal in its place."""
+    return {
+        name: tuple(
+            tuple((first.get(true, true), extent) for true, extent in axis) for axis in dims
+        )
+        for name, dims in values.items()
+    }
