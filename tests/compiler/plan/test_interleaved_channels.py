@@ -126,7 +126,8 @@ def test_first_layers_in_bytes_are_in_matrix_tiles() -> None:
 
 def test_first_layers_in_bf16_are_in_matrix_tiles() -> None:
     maker = GraphMaker()
-    first = conv(maker, maker.input(1, 3, 64, 64), 64, 7, strides=(2, 2))
+    x, weight = maker.input(1, 3, 64, 64), maker.weights(64, 3, 7, 7)
+    first = maker.node("conv", x, weight, pads=(3,) * 4, strides=(2, 2))
     graph = maker.graph(conv(maker, maker.node("relu", first), 64))
     assert len(preferred(graph, "bf16") & {"matrix_tiles", "matrix_tiles_grouped"}) == 2
 

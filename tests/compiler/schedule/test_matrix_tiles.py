@@ -113,12 +113,12 @@ def kernels(draw: st.DrawFn, total: DType) -> FusedKernel:
         )
         return product(m, k, n, draw(st.booleans()), total=total)
     if draw(st.integers(0, 3)) == 0:
-        window, stride = draw(st.sampled_from([16, 24, 28, 48])), draw(st.sampled_from([4, 6, 8]))
+        wide, apart = draw(st.sampled_from([16, 24, 28, 48])), draw(st.sampled_from([4, 6, 8]))
         columns = draw(st.sampled_from([4, 7, 17, 35]))
-        size = draw(st.sampled_from([3, 6])), (columns - 1) * stride + window
-        batch, strides = draw(st.sampled_from([1, 2])), (draw(st.sampled_from([1, 2])), stride)
-        blocks = draw(st.sampled_from([1, 2, 3]))
-        return interleaved_convolution(blocks, (3, window), size, strides, total, batch)
+        plane = draw(st.sampled_from([3, 6])), (columns - 1) * apart + wide
+        batch, strides = draw(st.sampled_from([1, 2])), (draw(st.sampled_from([1, 2])), apart)
+        many = draw(st.sampled_from([1, 2, 3]))
+        return interleaved_convolution(many, (3, wide), plane, strides, total, batch)
     window, stride = draw(st.sampled_from([1, 1, 3])), draw(st.sampled_from([1, 1, 2]))
     blocks = draw(st.sampled_from([(1, 1), (2, 1), (1, 3), (2, 2)]))
     size = draw(st.sampled_from([3, 5, 7])), draw(st.sampled_from([7, 10, 17, 19]))
