@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.expr.nodes import (
     Binary,
+    Cast,
     Const,
     Expr,
     Index,
@@ -30,6 +31,7 @@ from tunefarm.compiler.expr.nodes import (
     add,
     all_of,
     binary,
+    cast,
     const,
     index,
     integer,
@@ -42,11 +44,13 @@ from tunefarm.compiler.expr.parts import conjuncts
 from tunefarm.compiler.expr.walk import axes_of, loads, substitute, transform
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.stage import Axis, Stage
+from tunefarm.compiler.machine.amx_set_up import FULL_PALETTE
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.numerics import is_narrow
 
 BLOCK, KEY = "nb", "n"  # the axes of a key: its block, and its place there
 GROUP, LANE = "no", "nl"  # the axes of a packed key
+STEP, PLACE = "step", "place"  # the axes of packed factors of tiles: a step of the sum, a row
 KEYS, VALUES, MASKED = "keys", "values", "masked"
 TOP, PART, PRODUCT, FACTOR = "block.max", "block.sum", "block.weighted", "factor"
 SHIFT = "block.shift"
@@ -89,6 +93,16 @@ def weight_of(score: Expr, largest: Expr, zeroed: bool) -> Expr:
         return weight
     finite = binary("lt", unary("abs", largest), const(math.inf, weight.dtype))
     return select(finite, weight, const(0, weight.dtype))
+
+
+def fits_tiles(queries: int, keys: int, features: int, columns: int) -> bool:
+    """Whether matrix tiles (AMX) pay for both products of an attention of narrow operands.
+
+    Queries and keys fill a tile's rows, for fewer it takes longer to pack keys and values; columns
+    are whole rows of sums, and the features have steps that fill a quarter of a tile at least.
+    """
+    rows, lanes = FULL_PALETTE.rows, FULL_PALETTE.row_bytes // DType.F32.bytes
+    return min(queries, keys) >= rows and columns % lanes == 0 and features % (rows // 2) == 0
 
 
 def attention_of(kernel: FusedKernel) -> Attention | None:
@@ -166,6 +180,11 @@ def _has_attentions_stages(kernel: FusedKernel) -> bool:
     return len(summed[0].axes) >= 2 and output.axes == weighted.axes
 
 
+def _wide(load: Load) -> Expr:
+    """The load, widened to the type of sums."""
+    return cast(DType.F32, load)
+
+
 def _axes(load: Load) -> frozenset[str]:
     return frozenset(name for item in load.indices for name in axes_of(item))
 
@@ -180,13 +199,19 @@ def _summed(body: Expr) -> tuple[tuple[Expr, ...], Expr]:
 
 
 def _factors(stage: Stage) -> tuple[Load, Load] | None:
-    """The operands of a body that is the product of two loads."""
+    """The operands of a body that is the product of two loads, which may be widened."""
     body = stage.body
     if not isinstance(body, Binary) or body.op != "mul":
         return None
-    if not isinstance(body.left, Load) or not isinstance(body.right, Load):
-        return None
-    return body.left, body.right
+    left, right = _loaded(body.left), _loaded(body.right)
+    return None if left is None or right is None else (left, right)
+
+
+def _loaded(factor: Expr) -> Load | None:
+    """The load that a factor is, or is widened from."""
+    if isinstance(factor, Cast) and is_narrow(factor.operand.dtype):
+        factor = factor.operand
+    return factor if isinstance(factor, Load) else None
 
 
 def _values(weighted: Stage) -> tuple[Expr | None, tuple[Load, Load] | None]:
@@ -201,31 +226,53 @@ def _values(weighted: Stage) -> tuple[Expr | None, tuple[Load, Load] | None]:
     return None, _factors(weighted)
 
 
-def block_attention(kernel: FusedKernel, keys: int, lanes: int, online: bool) -> FusedKernel:
+def block_attention(
+    kernel: FusedKernel, keys: int, lanes: int, online: bool, terms: int = 1
+) -> FusedKernel:
     """The same kernel with its keys in blocks of so many, packed in groups of `lanes`.
 
     `keys` gives keys as [group, feature, lane], `values` gives values with zeros behind the last
     one where blocks are not full. The output stage stays. The anchor of the result is what sums up
-    values: `weighted` or, `online`, that of a block. Raises `ScheduleError` where the kernel is
-    no attention or a block has no key.
+    values: `weighted` or, `online`, that of a block.
+
+    With several `terms` both products are of narrow factors, that many in each step of their sums,
+    which lie next to each other in both operands: keys [group, step, (lane, term)] and values
+    [block, step, (column, term)]. Weights are then rounded to the type of the values, and a block
+    may have more keys than there are.
+
+    Raises `ScheduleError` where the kernel is no attention, a block has no key, or operands are of
+    other types or numbers than the terms.
     """
     parts = attention_of(kernel)
     if parts is None:
         raise ScheduleError(f"{kernel.name} is no attention of f32 operands")
-    if not 1 <= keys <= parts.keys.extent or lanes < 1:
+    if keys < 1 or lanes < 1 or (terms == 1 and keys > parts.keys.extent):
         raise ScheduleError(f"no blocks of {keys} keys in groups of {lanes}")
-    blocks = _Blocks(parts, keys, lanes)
+    if terms > 1:
+        _check_terms(parts, keys, terms)
+    blocks = _Blocks(parts, keys, lanes, terms)
     made = [*blocks.operands(), blocks.scores(), blocks.masked()]
     made += blocks.online() if online else blocks.direct()
     anchor = PRODUCT if online else parts.weighted.name
     return replace(kernel, stages=(*made, kernel.output), anchor=anchor)
 
 
+def _check_terms(parts: Attention, keys: int, terms: int) -> None:
+    """Raises `ScheduleError` where the operands have no products of so many terms."""
+    types = {load.dtype for load in (parts.query, parts.key, parts.value)}
+    if len(types) > 1 or not is_narrow(parts.value.dtype):
+        raise ScheduleError(f"products of {terms} terms need operands of one narrow type")
+    if keys % terms or parts.features.extent % terms:
+        raise ScheduleError(f"{keys} keys or {parts.features.extent} features are no whole steps")
+    if parts.seen or parts.summed:
+        raise ScheduleError("tiles end nowhere: which terms there are must not be dynamic")
+
+
 class _Blocks:
     """Makes the stages of an attention over blocks of keys."""
 
-    def __init__(self, parts: Attention, keys: int, lanes: int) -> None:
-        self.parts, self.size, self.lanes = parts, keys, lanes
+    def __init__(self, parts: Attention, keys: int, lanes: int, terms: int) -> None:
+        self.parts, self.size, self.lanes, self.terms = parts, keys, lanes, terms
         self.count = -(-parts.keys.extent // keys)
         self.padded = self.count * keys != parts.keys.extent
         self.outer = tuple(index(axis.name) for axis in parts.batch)
@@ -240,8 +287,14 @@ class _Blocks:
         )
         self.row = (*self.outer, index(BLOCK), index(parts.queries.name))
 
-    def _of(self, stage: str, indices: Sequence[Expr]) -> Load:
-        return Load(DType.F32, stage, tuple(indices))
+    def _of(self, stage: str, indices: Sequence[Expr], dtype: DType = DType.F32) -> Load:
+        return Load(dtype, stage, tuple(indices))
+
+    @property
+    def weight(self) -> Expr:
+        """The weight of a key for a query."""
+        dtype = self.parts.value.dtype if self.terms > 1 else DType.F32
+        return _wide(self._of(self.parts.exponential.name, self.own, dtype))
 
     def _at(self, load: Load, position: Expr) -> Load:
         """The load of a key or value at this position."""
@@ -253,31 +306,82 @@ class _Blocks:
         return tuple(axis for axis in self.parts.batch if axis.name in _axes(load))
 
     def operands(self) -> list[Stage]:
-        """Packed keys, and values that are padded where the blocks are."""
+        """Packed keys, and values that are packed or, where the blocks are padded, padded."""
+        if self.terms > 1:
+            return [self._key_steps(), self._value_steps()]
         parts, extent = self.parts, self.parts.keys.extent
         groups = -(-self.count * self.size // self.lanes)
         position = add(mul(index(GROUP), integer(self.lanes)), index(LANE))
-        key: Expr = self._at(parts.key, position)
+        key = _wide(self._at(parts.key, position))
         if groups * self.lanes != extent:
             key = select(binary("lt", position, integer(extent)), key, const(0, DType.F32))
         axes = (Axis(GROUP, groups), parts.features, Axis(LANE, self.lanes))
         made = [Stage(KEYS, (*self._stack(parts.key), *axes), (), "", key)]
         if self.padded:
-            value = self._at(parts.value, self.position)
+            value = _wide(self._at(parts.value, self.position))
             body = select(self.exists, value, const(0, DType.F32))
             rows = (Axis(BLOCK, self.count), Axis(KEY, self.size), parts.columns)
             made.append(Stage(VALUES, (*self._stack(parts.value), *rows), (), "", body))
         return made
 
+    def _key_steps(self) -> Stage:
+        """Keys as the right factor of a product of tiles: [group, step, (lane, term)]."""
+        parts, lanes = self.parts, integer(self.lanes)
+        lane, feature = self._place()
+        position = add(mul(index(GROUP), lanes), lane)
+        groups = -(-self.count * self.size // self.lanes)
+        key: Expr = self._at(parts.key, position)
+        key = substitute(key, {parts.features.name: feature})
+        if groups * self.lanes != parts.keys.extent:
+            exists = binary("lt", position, integer(parts.keys.extent))
+            key = select(exists, key, const(0, key.dtype))
+        steps = Axis(STEP, parts.features.extent // self.terms)
+        axes = (Axis(GROUP, groups), steps, Axis(PLACE, self.lanes * self.terms))
+        return Stage(KEYS, (*self._stack(parts.key), *axes), (), "", key)
+
+    def _value_steps(self) -> Stage:
+        """Values as the right factor of a product of tiles: [block, step, (column, term)].
+
+        Those of keys that are padding are zeros, so that the sums need not leave them out.
+        """
+        parts, extent = self.parts, self.parts.keys.extent
+        column, key = self._place()
+        position = add(mul(index(BLOCK), integer(self.size)), key)
+        value: Expr = self._at(parts.value, position)
+        value = substitute(value, {parts.columns.name: column})
+        conditions = [binary("lt", position, integer(extent))] if self.padded else []
+        if parts.exists is not None:
+            conditions.append(substitute(parts.exists, {parts.keys.name: position}))
+        if conditions:
+            value = select(all_of(*conditions), value, const(0, value.dtype))
+        rows = (Axis(BLOCK, self.count), Axis(STEP, self.size // self.terms))
+        axes = (*self._stack(parts.value), *rows, Axis(PLACE, parts.columns.extent * self.terms))
+        return Stage(VALUES, axes, (), "", value)
+
+    def _place(self) -> tuple[Expr, Expr]:
+        """The lane at a place of a packed row, and the term of all steps there."""
+        terms = integer(self.terms)
+        term = add(mul(index(STEP), terms), binary("mod", index(PLACE), terms))
+        return binary("floordiv", index(PLACE), terms), term
+
+    def _packed(self, lane: Expr, term: Expr) -> tuple[Expr, Expr]:
+        """Where a packed factor has a term of its sum in a lane: the step, and the place there."""
+        if self.terms == 1:
+            return term, lane
+        terms = integer(self.terms)
+        place = add(mul(lane, terms), binary("mod", term, terms))
+        return binary("floordiv", term, terms), place
+
     def scores(self) -> Stage:
         parts, lanes = self.parts, integer(self.lanes)
+        lane = binary("mod", self.position, lanes)
         packed = (
             *(index(axis.name) for axis in self._stack(parts.key)),
             binary("floordiv", self.position, lanes),
-            index(parts.features.name),
-            binary("mod", self.position, lanes),
+            *self._packed(lane, index(parts.features.name)),
         )
-        body = mul(parts.query, self._of(KEYS, packed))
+        dtype = parts.key.dtype if self.terms > 1 else DType.F32
+        body: Expr = mul(_wide(parts.query), _wide(self._of(KEYS, packed, dtype)))
         for condition in reversed(parts.summed):
             body = select(condition, body, const(0, DType.F32))
         return Stage(parts.scores.name, self.axes, (parts.features,), "sum", body)
@@ -297,18 +401,19 @@ class _Blocks:
 
     def _values(self) -> Expr:
         """The values of a key, zeros where it is padding."""
-        value = self._stored_values()
-        if self.parts.exists is None:
+        value = _wide(self._stored_values())
+        if self.parts.exists is None or self.terms > 1:
             return value
         exists = substitute(self.parts.exists, {self.parts.keys.name: self.position})
         return select(exists, value, const(0, DType.F32))
 
     def _stored_values(self) -> Load:
-        if not self.padded:
+        if not self.padded and self.terms == 1:
             return self._at(self.parts.value, self.position)
         stack = (index(axis.name) for axis in self._stack(self.parts.value))
-        rows = (index(BLOCK), index(KEY), index(self.parts.columns.name))
-        return self._of(VALUES, (*stack, *rows))
+        rows = (index(BLOCK), *self._packed(index(self.parts.columns.name), index(KEY)))
+        dtype = self.parts.value.dtype if self.terms > 1 else DType.F32
+        return self._of(VALUES, (*stack, *rows), dtype)
 
     def _seen(self, body: Expr, neutral: float, block: bool = False) -> Expr:
         """What is reduced over keys, `neutral` where a query sees none: so that loops end there.
@@ -329,6 +434,8 @@ class _Blocks:
 
     def _exponential(self, shift: Expr) -> Stage:
         body = weight_of(self._of(MASKED, self.own), shift, self.parts.zeroed)
+        if self.terms > 1:
+            body = cast(self.parts.value.dtype, body)
         return Stage(self.parts.exponential.name, self.axes, (), "", body)
 
     def direct(self) -> list[Stage]:
@@ -336,7 +443,7 @@ class _Blocks:
         parts = self.parts
         reduce = (Axis(BLOCK, self.count), Axis(KEY, self.size))
         row = (*self.outer, index(parts.queries.name))
-        weight = self._of(parts.exponential.name, self.own)
+        weight = self.weight
         largest = self._seen(self._of(MASKED, self.own), -math.inf)
         weighted = self._seen(mul(weight, self._values()), 0)
         return [
@@ -355,7 +462,7 @@ class _Blocks:
         block, key = Axis(BLOCK, self.count), Axis(KEY, self.size)
         rows = (*parts.batch, block, parts.queries)
         row = (*self.outer, index(parts.queries.name))
-        weight, top = self._of(parts.exponential.name, self.own), self._of(TOP, self.row)
+        weight, top = self.weight, self._of(TOP, self.row)
         nothing = binary("eq", top, const(-math.inf, DType.F32))
         factor = self._of(FACTOR, self.row)
         product = self._of(PRODUCT, (*self.row, index(parts.columns.name)))

@@ -10,8 +10,19 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from tunefarm.compiler.expr.nodes import Expr, add, binary, const, integer, mul, select, sub, unary
-from tunefarm.compiler.kernels.attention import weight_of
+from tunefarm.compiler.expr.nodes import (
+    Expr,
+    add,
+    binary,
+    cast,
+    const,
+    integer,
+    mul,
+    select,
+    sub,
+    unary,
+)
+from tunefarm.compiler.kernels.attention import fits_tiles, weight_of
 from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.operators.fill import check_sizes, is_within
 from tunefarm.compiler.operators.registry import OperatorDefinition, Pattern, register
@@ -21,6 +32,8 @@ from tunefarm.compiler.operators.rules import (
     check,
     check_dtype,
     check_same_dtype,
+    product,
+    sum_dtype,
 )
 from tunefarm.compiler.operators.use import Attributes, Types, Use, axes_of
 from tunefarm.compiler.types.dtypes import FLOATS, DType
@@ -55,6 +68,7 @@ def _infer(attributes: Attributes, types: Types) -> TensorType:
     operands = [types.present(position) for position in range(3)]
     check_dtype(operands[0], FLOATS)
     check_same_dtype(*operands)
+    dtype = sum_dtype(attributes, *operands[:2])
     rank = len(operands[0].shape)
     check(
         rank >= 2 and all(len(type.shape) == rank for type in operands),
@@ -79,21 +93,21 @@ def _infer(attributes: Attributes, types: Types) -> TensorType:
     end = _masks_end(attributes, len(types))
     if attributes.flag("sink"):
         sink, rows = types.present(end), (*scores[:-1], 1)
-        check_same_dtype(operands[0], sink)
+        check_dtype(sink, frozenset({dtype}))
         fits = broadcast_shapes(sink.shape, rows) == rows
         check(fits, f"the sink {sink} does not broadcast to the rows {list(rows)}")
     for position in range(3, end):
         mask = types.present(position)
         check(
-            mask.dtype in (DType.BOOL, operands[0].dtype),
-            f"a mask has element type {mask.dtype}, not bool or that of the query",
+            mask.dtype in (DType.BOOL, dtype),
+            f"a mask has element type {mask.dtype}, not bool or that of the scores",
         )
         check(
             broadcast_shapes(mask.shape, scores) == scores,
             f"the mask {mask} does not broadcast to the scores {list(scores)}",
         )
     result = (*batch, query[-2], value[-1])
-    return TensorType(operands[0].dtype, _turned(result, _perm(attributes, "perm", rank)))
+    return TensorType(dtype, _turned(result, _perm(attributes, "perm", rank)))
 
 
 def _masks_end(attributes: Attributes, count: int) -> int:
@@ -121,15 +135,16 @@ def _attention(attributes: Attributes, use: Use) -> Tensor:
     rows, columns = ("m", queries[0]), ("n", keys[0])
     builder = use.builder
 
-    def product(*indices: Expr) -> Expr:
+    def term(*indices: Expr) -> Expr:
         *stack, m, n, k = indices
-        return mul(
+        return product(
+            attributes,
             _element(query, perms[0], (*stack, m, k), (*batch, *queries)),
             _element(key, perms[1], (*stack, n, k), (*batch, *keys)),
         )
 
     scores = builder.stage(
-        "scores", [*outer, rows, columns], product, reduce=[("k", queries[1])], combiner="sum"
+        "scores", [*outer, rows, columns], term, reduce=[("k", queries[1])], combiner="sum"
     )
     is_key, zeroed = _keys(attributes, use), attributes.flag("zeroed")
     is_seen = _seen(attributes, use)
@@ -153,7 +168,7 @@ def _attention(attributes: Attributes, use: Use) -> Tensor:
         *position, n = indices
         *stack, m, d = (position[place] for place in places)
         weight = exponential[(*stack, m, n)]
-        element = _element(value, perms[2], (*stack, n, d), (*batch, *values))
+        element = cast(use.dtype, _element(value, perms[2], (*stack, n, d), (*batch, *values)))
         if is_key is not None:
             element = select(is_key(n), element, const(0, use.dtype))
         term = mul(weight, element)
@@ -255,6 +270,17 @@ def _work(attributes: Attributes, types: Types, result: TensorType) -> int:
     return result.size // value[-1] * key[-2] * (query[-1] + value[-1])
 
 
+def _fits_tiles(attributes: Attributes, types: Types) -> bool:
+    """Whether both products are in matrix tiles where factors are narrow: see `fits_tiles`."""
+    if attributes.flag("causal") or attributes.integer("filled") >= 0:
+        return False
+    if attributes.floating("softcap"):
+        return False  # what is stored between scores and their largest no schedule knows
+    operands = (types.present(position).shape for position in range(3))
+    query, key, value = _shapes(attributes, *operands)
+    return fits_tiles(query[-2], key[-2], query[-1], value[-1])
+
+
 register(
     OperatorDefinition(
         "attention",
@@ -275,8 +301,11 @@ register(
             "causal": False,
             "zeroed": False,
             "sink": False,
+            "accumulator": "",
         },
         work=_work,
+        factors=3,
+        fits_tiles=_fits_tiles,
         ends_in_cast=True,
     )
 )

@@ -156,16 +156,24 @@ class BlockAttention(Step):
     block.max[nb, m]; exp[nb, m, n]; block.sum[nb, m]; block.weighted[nb, m, d];
     max[m]; factor[nb, m]; sum[m]; weighted[m, d]                                  online
 
-    Comes before all other steps. Rounding differs from the direct form where blocks are `online`.
+    With several `terms` narrow operands are packed for matrix tiles, which sum so many in a step:
+
+    keys[no, step, nl * terms + t] = key[no * lanes + nl, step * terms + t]
+    values[nb, step, d * terms + t] = value[nb * keys + step * terms + t, d]
+
+    Comes before all other steps. Rounding differs from the direct form where blocks are `online`,
+    and with several terms, where weights are rounded to the type of the values.
     """
 
     keys: int
     lanes: int
     online: bool = False
+    terms: int = 1
 
     def apply(self, scheduled: ScheduledKernel) -> ScheduledKernel:
         scheduled.require_untouched("the algorithm is chosen before all other steps")
-        kernel = block_attention(scheduled.kernel, self.keys, self.lanes, self.online)
+        made = self.keys, self.lanes, self.online, self.terms
+        kernel = block_attention(scheduled.kernel, *made)
         return scheduled.rewritten(kernel)
 
 

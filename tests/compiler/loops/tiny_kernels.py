@@ -351,6 +351,10 @@ def tiny_kernels() -> dict[str, FusedKernel]:
             [f32(2, 3, 4), f32(2, 5, 4), f32(2, 5, 6), f32(3, 5)],
             [("attention", ["x0", "x1", "x2", "x3"], {"scale": 0.5})],
         ),
+        "narrow_attention": kernel_of(
+            [TensorType(DType.BF16, shape) for shape in ((2, 3, 4), (2, 5, 4), (2, 5, 6))],
+            [("attention", ["x0", "x1", "x2"], {"accumulator": "f32"})],
+        ),
         "mean": kernel_of([f32(3, 13)], [("reduce_mean", ["x0"], {"axes": (1,)})]),
         "arg_max": kernel_of([f32(3, 13)], [("arg_max", ["x0"], {"axis": 1})]),
         "add_broadcast": kernel_of(

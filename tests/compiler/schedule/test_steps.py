@@ -18,7 +18,7 @@ from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.limb_dot import with_rounded_data
 from tunefarm.compiler.loops.printer import format_loops
 from tunefarm.compiler.loops.verify import verify_loops
-from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.apply_schedule import apply_schedule, lower
 from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.schedule.steps.kernel_forms import (
     BlockAttention,
@@ -126,6 +126,7 @@ EXAMPLES = [
     ),
     Example("block_attention", "attention", BlockAttention(5, 2)),
     Example("block_attention_online", "attention", BlockAttention(3, 2, True)),
+    Example("block_attention_terms", "narrow_attention", BlockAttention(6, 2, terms=2)),
     Example(
         "compute_along",
         "shared_part",
@@ -236,6 +237,8 @@ def test_a_step_keeps_the_kernels_meaning(example: Example) -> None:
     inputs = inputs_for(kernel)
     rounds = schedule.algorithm is Algorithm.ROUNDED_DATA
     meant = with_rounded_data(kernel) if rounds else kernel
+    if isinstance(example.step, BlockAttention) and example.step.terms > 1:
+        meant = apply_schedule(kernel, schedule).kernel  # of rounded weights
     assert_close(run_loops(kernel, schedule, inputs), evaluate_kernel(meant, inputs))
 
 
@@ -573,6 +576,16 @@ REFUSALS = [
     Refusal("conv", Winograd(2), "the filter needs PackLayout('in1', ..., winograd=2)"),
     Refusal("matmul", BlockAttention(4, 2), "matmul_add_relu is no attention of f32 operands"),
     Refusal("attention", BlockAttention(6, 2), "no blocks of 6 keys in groups of 2"),
+    Refusal(
+        "attention",
+        BlockAttention(4, 2, terms=2),
+        "products of 2 terms need operands of one narrow type",
+    ),
+    Refusal(
+        "narrow_attention",
+        BlockAttention(5, 2, terms=2),
+        "5 keys or 4 features are no whole steps",
+    ),
     Refusal(
         "shared_part",
         ComputeAlong("t", "u", "j"),
