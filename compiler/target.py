@@ -202,6 +202,11 @@ class Target:
         architecture = self.triple.split("-")[0]
         return _dot_products(architecture, self.features, left, right, accumulator)
 
+    def multiplies_tiles(self, dtype: DType) -> bool:
+        """Whether the CPU has matrix tiles (AMX) whose products sum factors of this float type."""
+        known = self.dot_products(dtype, dtype, DType.F32)
+        return self.matrix_tiles is not None and any(item.matrix for item in known)
+
     @property
     def converted(self) -> frozenset[DType]:
         """The narrow floats that the CPU has instructions for to convert them from and to f32."""

@@ -15,6 +15,7 @@ from tunefarm.compiler.schedule.fixed_order import (
 )
 from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.schedule.sketches.attention import attention_sketches
+from tunefarm.compiler.schedule.sketches.attention_tiles import attention_tile_sketches
 from tunefarm.compiler.schedule.sketches.chain import chain_apart_sketches, chain_sketches
 from tunefarm.compiler.schedule.sketches.limb_dot import limb_dot_sketches
 from tunefarm.compiler.schedule.sketches.matrix_tiles import matrix_tile_sketches
@@ -37,7 +38,7 @@ from tunefarm.compiler.types.numerics import (
 )
 
 RECURRING = (recurrent_sketches,)
-ATTENDING = (attention_sketches,)
+ATTENDING = (attention_tile_sketches, attention_sketches)
 CHAINED = (chain_sketches,)
 CHAINED_APART = (chain_apart_sketches,)
 SCANNING = (scan_sketches, scatter_sketches)

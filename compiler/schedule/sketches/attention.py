@@ -26,6 +26,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from tunefarm.compiler.expr.nodes import Load
 from tunefarm.compiler.expr.walk import axes_of
 from tunefarm.compiler.kernels.attention import (
     BLOCK,
@@ -44,7 +45,7 @@ from tunefarm.compiler.kernels.attention import (
     block_attention,
 )
 from tunefarm.compiler.kernels.kernel import FusedKernel
-from tunefarm.compiler.schedule.nest_shape import REST, TILE_CYCLES, Loop, Nest, NestShape
+from tunefarm.compiler.schedule.nest_shape import REST, TILE_CYCLES, Counts, Loop, Nest, NestShape
 from tunefarm.compiler.schedule.sketches.even_shares import even_part
 from tunefarm.compiler.schedule.sketches.parallel_choices import (
     CHUNKS,
@@ -266,12 +267,67 @@ def _sketch(name: str, context: AttentionContext, target: Target) -> tuple[Sketc
     return sketch, preferred[0]
 
 
-class _Candidates:
+class AttentionSteps:
+    """Steps that every schedule of an attention has: softmax row by row, in blocks of `keys`."""
+
+    def __init__(self, context: AttentionContext, values: Values, keys: Counts) -> None:
+        self.context, self.values, self.keys = context, values, keys
+
+    def _stack_of(self, load: Load) -> tuple[str, ...]:
+        """The axes of batch and heads that an operand has itself."""
+        own = {name for item in load.indices for name in axes_of(item)}
+        return tuple(axis for axis in self.context.batch if axis in own)
+
+    def _parallel(self, stage: str, loops: Sequence[str]) -> list[Step]:
+        chunks = self.values.integers("chunks").item()
+        return parallel_steps(stage, [Loop(name, name, 1) for name in loops], chunks)
+
+    def _exponential(self, outer: tuple[str, ...]) -> list[Step]:
+        """Row after row, so many vectors at a time."""
+        context, stage = self.context, self.context.parts.exponential.name
+        inside = (f"{KEY}.o", f"{KEY}.i.o", f"{KEY}.i.i")
+        return [
+            Tile(stage, KEY, context.lanes * self.values.integers("exps").item()),
+            Tile(stage, f"{KEY}.i", context.lanes, "mask"),
+            Reorder(stage, (*context.batch, *outer, *inside)),
+            Unroll(stage, inside[1]),
+            Vectorize(stage, inside[2]),
+        ]
+
+    def _row_reduction(
+        self, stage: str, others: tuple[str, ...], consumer: str, loop: str
+    ) -> list[Step]:
+        """Along the keys of a row in vectors, whose lanes are then combined, row after row."""
+        context, parts = self.context, RowParts()
+        block = () if others else (BLOCK,)
+        axes = (*context.batch, *block, context.rows)
+        reduction = RowReduction(stage, KEY, self.keys.item(), axes, others)
+        widths = split_widths(context.lanes, ACCUMULATORS)
+        masked = context.facts.target.masks_vectors
+        split_reduction(parts, reduction, context.lanes, widths, masked)
+        return [
+            *parts.made,
+            ComputeAt(stage, consumer, loop),
+            *(ComputeAt(name, stage, context.rows) for name in reversed(parts.names[:-1])),
+            *parts.loops,
+        ]
+
+    def _along_rows(self, stage: str, inner: tuple[str, ...]) -> list[Step]:
+        """Vectors of rows, each with the loops `inner`."""
+        rows = self.context.rows
+        return [
+            Tile(stage, rows, self.context.lanes, "mask"),
+            Reorder(stage, (*self.context.batch, f"{rows}.o", *inner, f"{rows}.i")),
+            Vectorize(stage, f"{rows}.i"),
+        ]
+
+
+class _Candidates(AttentionSteps):
     """What is decided for n candidates; the shape is that of the sums over values."""
 
     def __init__(self, context: AttentionContext, values: Values) -> None:
-        self.context, self.values = context, values
-        self.queries, self.keys = values.integers("queries"), values.integers("keys")
+        super().__init__(context, values, values.integers("keys"))
+        self.queries = values.integers("queries")
         self.tile_rows, self.vectors = values.pairs("values")
         self.unroll = values.integers("unroll")
         self.in_tiles = bool(values.are("packing", "tile").all())
@@ -293,10 +349,6 @@ class _Candidates:
             *self._along_rows(quotient, ()),
             *(self._online(where) if context.online else self._direct(where)),
         ]
-
-    def _parallel(self, stage: str, loops: Sequence[str]) -> list[Step]:
-        chunks = self.values.integers("chunks").item()
-        return parallel_steps(stage, [Loop(name, name, 1) for name in loops], chunks)
 
     def _direct(self, where: str) -> list[Step]:
         """All keys at once: the sums over values are tiles of the output."""
@@ -442,45 +494,6 @@ class _Candidates:
             Unroll(stage, rows),
             Unroll(stage, f"{vector}.o"),
             Vectorize(stage, f"{vector}.i"),
-        ]
-
-    def _exponential(self, outer: tuple[str, ...]) -> list[Step]:
-        """Row after row, so many vectors at a time."""
-        context, stage = self.context, self.context.parts.exponential.name
-        inside = (f"{KEY}.o", f"{KEY}.i.o", f"{KEY}.i.i")
-        return [
-            Tile(stage, KEY, context.lanes * self.values.integers("exps").item()),
-            Tile(stage, f"{KEY}.i", context.lanes, "mask"),
-            Reorder(stage, (*context.batch, *outer, *inside)),
-            Unroll(stage, inside[1]),
-            Vectorize(stage, inside[2]),
-        ]
-
-    def _row_reduction(
-        self, stage: str, others: tuple[str, ...], consumer: str, loop: str
-    ) -> list[Step]:
-        """Along the keys of a row in vectors, whose lanes are then combined, row after row."""
-        context, parts = self.context, RowParts()
-        block = () if others else (BLOCK,)
-        axes = (*context.batch, *block, context.rows)
-        reduction = RowReduction(stage, KEY, self.keys.item(), axes, others)
-        widths = split_widths(context.lanes, ACCUMULATORS)
-        masked = context.facts.target.masks_vectors
-        split_reduction(parts, reduction, context.lanes, widths, masked)
-        return [
-            *parts.made,
-            ComputeAt(stage, consumer, loop),
-            *(ComputeAt(name, stage, context.rows) for name in reversed(parts.names[:-1])),
-            *parts.loops,
-        ]
-
-    def _along_rows(self, stage: str, inner: tuple[str, ...]) -> list[Step]:
-        """Vectors of rows, each with the loops `inner`."""
-        rows = self.context.rows
-        return [
-            Tile(stage, rows, self.context.lanes, "mask"),
-            Reorder(stage, (*self.context.batch, f"{rows}.o", *inner, f"{rows}.i")),
-            Vectorize(stage, f"{rows}.i"),
         ]
 
     def shape(self) -> NestShape:

@@ -342,6 +342,13 @@ for name, inputs, nodes, target in (
     ),
 ):
     KERNELS[name] = (narrowed(kernel_of(inputs, nodes, ["x1"]), DType.U8, DType.I8), target)
+NARROW = [
+    TensorType(DType.BF16, shape) for shape in ((2, 3, 61, 40), (2, 1, 77, 40), (2, 3, 77, 80))
+]
+for name, other in (("attention in tiles", []), ("masked attention in tiles", [f32(61, 77)])):
+    names = ["x0", "x1", "x2", "x3"][: 3 + len(other)]
+    summed: Nodes = [("attention", names, {"accumulator": "f32", "scale": 0.3})]
+    KERNELS[name] = (kernel_of([*NARROW, *other], summed), TILES)
 for form in (("dw", "pw"), ("pw", "dw", "pw"), ("pw", "max")):
     drawn = chained_call(*drawn_chain(random.Random(0), 8, form))
     KERNELS[f"chain of {' '.join(form)}"] = (drawn.kernel, TARGET)
@@ -394,12 +401,14 @@ class Leaf:
 
     @property
     def held(self) -> int:
-        """Points of a product of matrix tiles, if there are any: rows, lanes and terms."""
+        """Points of a product of matrix tiles, if there are any: rows, lanes and steps of the sum,
+        or terms where the shape counts keys."""
         tiles = [s.memory for s in self.inside if isinstance(s, Allocate) and s.scope is Scope.TILE]
         if not tiles:
             return 1
         sums, left, _ = tiles
-        return math.prod(sums.shape[-2:]) * left.shape[-1] // TERMS
+        terms = 1 if self.names else TERMS // left.dtype.bytes
+        return math.prod(sums.shape[-2:]) * left.shape[-1] // terms
 
     @property
     def operations(self) -> int:
@@ -472,6 +481,8 @@ def check(kernel: FusedKernel, sketch: Sketch, schedule: Schedule, shape: NestSh
         buffer, names = "block.weighted.sum", ATTENTION_AXES
     elif sketch.name == "attention":
         buffer, names = anchor, ATTENTION_AXES
+    elif sketch.name == "attention_tiles":
+        buffer, kind, names = f"{anchor}.sums", TileDot, ATTENTION_AXES
     elif sketch.name == "recurrent":
         buffer, kind = anchor, Dot if kernel.stage(anchor).dtype.is_integer else Update
     elif sketch.name.startswith("matrix_tiles"):
@@ -560,7 +571,7 @@ def test_every_sketch_is_compared() -> None:
     }
     families = {name.rstrip("0123456789") for name in sketches}
     tiled = {"tiled", "tiled_merged", "tiled_phases", "tiled_rows", "tiled_panels", "channels"}
-    attention = {"attention", "online_attention"}
+    attention = {"attention", "online_attention", "attention_tiles"}
     windows = {"window", "window_rows"}
     others = {"winograd", "row_wise", "transposed", "recurrent"}
     others |= {"matrix_tiles", "matrix_tiles_grouped", "matrix_tiles_im2col", "chain"}
