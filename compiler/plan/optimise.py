@@ -35,6 +35,7 @@ from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS, STRICT_NUMERICS, Numerics
 
 
+# Long: the passes of a build are one flat list, in order.
 def passes(
     block: int | None,
     numerics: Numerics = DEFAULT_NUMERICS,
@@ -44,13 +45,15 @@ def passes(
     states: DType = DType.U8,
     cached: int = 0,
     row_bytes: int = 0,
+    tiled: Collection[DType] = (),
 ) -> tuple[tuple[str, GraphPass], ...]:
     """Name and pass, in order, for a target with vectors of `block` elements, to be run once.
 
     `activations` is the type in which it multiplies 8-bit data with weights, `states` that of
     hidden states, `summed` are the narrow floats whose products it has instructions to sum,
-    `cached` the bytes of recurrent weights up to which it reads floats faster than integers. What
-    `plan` says goes before rules.
+    `cached` the bytes of recurrent weights up to which it reads floats faster than integers,
+    `tiled` are the narrow floats that its matrix tiles multiply. What `plan` says goes before
+    rules.
     """
     folded = plain(lambda graph: fold_quantised.run(graph, activations, states))
     denormals = numerics.denormals
@@ -63,7 +66,7 @@ def passes(
     joint: dict[str, str] = {}
     merged = plain(lambda graph: merge_contractions.run(graph, block, plan, joint))
     layouts = plain(lambda graph: choose_layouts.run(graph, block, followed(plan, joint)))
-    precision = partial(choose_precision.run, numerics=numerics, summed=summed)
+    precision = partial(choose_precision.run, numerics=numerics, summed=summed, tiled=tiled)
     planned = (
         ("rows_as_planes", plain(lambda graph: rows_as_planes.run(graph, block))),
         ("widen_convolutions", plain(lambda graph: choose_precision.widen(graph, summed))),
@@ -111,6 +114,7 @@ def optimise(
     states: DType = DType.U8,
     cached: int = 0,
     row_bytes: int = 0,
+    tiled: Collection[DType] = (),
 ) -> Graph:
     """The graph that kernels are extracted from, with the same inputs, outputs and meaning.
 
@@ -118,12 +122,13 @@ def optimise(
     data in NCHW. `numerics` say what is stored in narrower types, `activations` is the type in
     which the target multiplies 8-bit data with weights, `states` that of hidden states, `summed`
     are the narrow floats whose products it has instructions to sum, `cached` the bytes of recurrent
-    weights up to which it reads floats faster than integers. What `plan` says goes before the
+    weights up to which it reads floats faster than integers, `row_bytes` those of a row of its
+    matrix tiles, `tiled` the narrow floats that these multiply. What `plan` says goes before the
     rules. `observe` is called with the name and result of every pass. Raises `PlanError` for a
     decision that does not fit, `VerifyError` if the graph, or the result of a pass, breaks a rule,
     and `LimitError` for what goes beyond the `allowance` (this machine's if None).
     """
-    found = passes(block, numerics, activations, summed, plan, states, cached, row_bytes)
+    found = passes(block, numerics, activations, summed, plan, states, cached, row_bytes, tiled)
     return run_passes(graph, found, observe, allowance or ResourceBudget())
 
 
@@ -154,4 +159,5 @@ def optimise_for(
         states=target.states,
         cached=target.cached_weights,
         row_bytes=target.matrix_tiles.row_bytes if target.matrix_tiles else 0,
+        tiled=[dtype for dtype in narrow if target.multiplies_tiles(dtype)],
     )

@@ -41,14 +41,14 @@ from tunefarm.compiler.operators.registry import (
     operator,
     passes_over_data,
 )
+from tunefarm.compiler.operators.use import Types
 from tunefarm.compiler.plan.fusion.fuse import fuse
+from tunefarm.compiler.types.dims import is_unpadded
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.numerics import Numerics
 
 NARROW = (DType.BF16, DType.F16)
-FACTORS = 2
-"""The first operands of a contraction, which it multiplies."""
 NEGLIGIBLE = (1 / 1000, 1 / 32)
 """Of all products and of all constants of a model: a contraction with less of both stays in f32."""
 READ = 4
@@ -58,11 +58,16 @@ COPIED = 1024
 
 
 def run(
-    graph: Graph, allowance: ResourceBudget, numerics: Numerics, summed: Collection[DType] = NARROW
+    graph: Graph,
+    allowance: ResourceBudget,
+    numerics: Numerics,
+    summed: Collection[DType] = NARROW,
+    tiled: Collection[DType] = (),
 ) -> Graph:
     """The graph with contractions, and what lies between them, in the storage of `numerics`.
 
-    `summed` are the narrow floats whose products the target has instructions to sum.
+    `summed` are the narrow floats whose products the target has instructions to sum, `tiled` those
+    of them that its matrix tiles hold.
     """
     narrow = numerics.narrow
     if narrow is None:
@@ -72,7 +77,7 @@ def run(
         node.output: node
         for node in graph.nodes
         if numerics.storage_of(node.source) is narrow
-        and _may_narrow(graph, node, narrow)
+        and _may_narrow(graph, node, narrow, narrow in tiled)
         and (numerics.is_planned(node.source) or costs.are_saved(node, narrow in summed))
     }
     if not contractions:
@@ -130,21 +135,39 @@ class _Costs:
 
     def _of(self, node: Node) -> tuple[int, int]:
         work = multiplications(node, self.graph.types)
-        constants = (name for name in node.inputs[:FACTORS] if name in self.graph.constants)
+        constants = (name for name in _factors(node) if name in self.graph.constants)
         return work, sum(self.graph.types[name].bytes for name in constants) if work else 0
 
 
-def _may_narrow(graph: Graph, node: Node, narrow: DType) -> bool:
+def _factors(node: Node) -> tuple[str, ...]:
+    """The operands of a contraction that it multiplies."""
+    return node.inputs[: operator(node.operator).factors]
+
+
+def _may_narrow(graph: Graph, node: Node, narrow: DType, tiled: bool) -> bool:
     definition = operator(node.operator)
     if definition.pattern is not Pattern.CONTRACTION or "accumulator" not in definition.attributes:
         return False
-    factors = node.inputs[:FACTORS]
+    factors = _factors(node)
     if any(graph.types[name].dtype is not DType.F32 for name in factors):
+        return False
+    if definition.fits_tiles is not None and not (tiled and _fits_tiles(graph, node)):
         return False
     channels = graph.types[node.inputs[1]].shape[1]
     if complete_attributes(node).get("layout") == PLAIN_TO_BLOCKED and channels > 1:
         return False
     return all(_holds(graph, name, narrow) for name in factors)
+
+
+def _fits_tiles(graph: Graph, node: Node) -> bool:
+    """Whether matrix tiles hold a contraction, whose dimensions are all static."""
+    rule = operator(node.operator).fits_tiles
+    names = (*_factors(node), node.output)
+    padded = (graph.padded.get(name) for name in names)
+    if any(dims is not None and not all(map(is_unpadded, dims)) for dims in padded):
+        return False
+    types = Types(graph.types[name] if name else None for name in node.inputs)
+    return rule is not None and rule(complete_attributes(node), types)
 
 
 def _holds(graph: Graph, name: str, narrow: DType) -> bool:
@@ -171,7 +194,7 @@ def _wanted(graph: Graph, contractions: Collection[str]) -> set[str]:
     for node in reversed(graph.nodes):
         names: Sequence[str] = ()
         if node.output in contractions:
-            names = node.inputs[:FACTORS]
+            names = _factors(node)
         elif node.output in wanted and _lies_between(graph, node):
             kept = summed if operator(node.operator).pattern is Pattern.ELEMENTWISE else ()
             names = [
@@ -191,7 +214,7 @@ def _copied(graph: Graph, contractions: Collection[Node]) -> set[str]:
     """
     work: Counter[str] = Counter()
     for node in contractions:
-        for name in node.inputs[:FACTORS]:
+        for name in _factors(node):
             work[name] += multiplications(node, graph.types)
     for node in reversed(graph.nodes):
         if operator(node.operator).pattern is Pattern.VIEW:
@@ -279,8 +302,10 @@ class _Emitter:
         return self.rewriter.finish()
 
     def _contract(self, node: Node) -> None:
-        factors = [self._in_narrow(name, node) for name in node.inputs[:FACTORS]]
-        others = [self._in_f32(name, node) for name in node.inputs[FACTORS:]]
+        factors = [self._in_narrow(name, node) for name in _factors(node)]
+        others = [
+            self._in_f32(name, node) for name in node.inputs[operator(node.operator).factors :]
+        ]
         attributes = MappingProxyType({**node.attributes, "accumulator": DType.F32.value})
         self._keep(replace(node, attributes=attributes), [*factors, *others])
 

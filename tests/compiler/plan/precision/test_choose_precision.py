@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -29,6 +31,7 @@ from tunefarm.compiler.plan.optimise import optimise
 from tunefarm.compiler.plan.precision import choose_precision
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.numerics import BF16_NUMERICS, DEFAULT_NUMERICS, F16_NUMERICS, Numerics
+from tunefarm.compiler.types.sizes import Symbol
 
 BF16 = DType.BF16
 ERROR = 0.02  # of the largest element, in a whole network
@@ -282,3 +285,49 @@ def test_convolutions_of_narrow_floats_are_in_f32_where_nothing_sums_their_produ
         assert ours.dtype == theirs.dtype
         assert_close([ours.astype(np.float32)], [theirs.astype(np.float32)], 0.01)
     assert structurally_equal(choose_precision.widen(graph, (dtype,)), graph)
+
+
+def attending(queries: int = 64, keys: int = 64, **attributes: bool) -> Graph:
+    """A projection, attention of two heads of it, and a projection of that."""
+    maker = GraphMaker()
+    x = dense(maker, maker.node("tanh", maker.input(queries, 32)), 128)
+    query = maker.node("reshape", x, shape=(1, queries, 2, 64))
+    operands = [query, maker.input(1, keys, 2, 64), maker.input(1, keys, 2, 64)]
+    if attributes:
+        operands.append(maker.constant(np.array([1])))
+    order = {f"{name}_perm": (0, 2, 1, 3) for name in ("query", "key", "value")}
+    y = maker.node("attention", *operands, perm=(0, 2, 1, 3), scale=0.125, **order, **attributes)
+    return maker.graph(dense(maker, maker.node("reshape", y, shape=(queries, 128)), 32))
+
+
+def attention_types(graph: Graph, tiled: tuple[DType, ...]) -> list[DType]:
+    """Of its factors, where the target's matrix tiles hold these types."""
+    made = choose_precision.run(graph, ResourceBudget(), BF16_NUMERICS, tiled=tiled)
+    verify_graph(made, graph)
+    assert_same_meaning(graph, made, ERROR)
+    (node,) = (node for node in made.nodes if node.operator == "attention")
+    return [made.types[name].dtype for name in node.inputs[:3]]
+
+
+def test_attention_has_narrow_factors_in_matrix_tiles_alone() -> None:
+    assert attention_types(attending(), (BF16,)) == [BF16] * 3
+    assert attention_types(attending(), ()) == [DType.F32] * 3
+    assert attention_types(attending(), (DType.F16,)) == [DType.F32] * 3
+
+
+@pytest.mark.parametrize("graph", [attending(queries=8), attending(keys=8), attending(causal=True)])
+def test_attention_that_tiles_do_not_hold_stays_in_f32(graph: Graph) -> None:
+    assert attention_types(graph, (BF16,)) == [DType.F32] * 3
+
+
+def test_attention_of_dynamic_lengths_stays_in_f32() -> None:
+    """Loops over tiles would not end with the keys there are."""
+    graph = attending()
+    (node,) = (node for node in graph.nodes if node.operator == "attention")
+    dims = graph.types[node.inputs[1]].shape
+    dynamic = (((1, 1),), ((Symbol.of("tokens", 1, 64), 64),), ((2, 2),), ((64, 64),))
+    assert len(dynamic) == len(dims)
+    assert (
+        attention_types(replace(graph, padded={node.inputs[1]: dynamic}), (BF16,))
+        == [DType.F32] * 3
+    )
