@@ -52,6 +52,7 @@ BLOCK, KEY = "nb", "n"  # the axes of a key: its block, and its place there
 GROUP, LANE = "no", "nl"  # the axes of a packed key
 STEP, PLACE = "step", "place"  # the axes of packed factors of tiles: a step of the sum, a row
 KEYS, VALUES, MASKED = "keys", "values", "masked"
+ROWS = f"{KEYS}.rows"
 TOP, PART, PRODUCT, FACTOR = "block.max", "block.sum", "block.weighted", "factor"
 SHIFT = "block.shift"
 """The stages that the rewrite adds."""
@@ -308,7 +309,7 @@ class _Blocks:
     def operands(self) -> list[Stage]:
         """Packed keys, and values that are packed or, where the blocks are padded, padded."""
         if self.terms > 1:
-            return [self._key_steps(), self._value_steps()]
+            return [*self._key_steps(), self._value_steps()]
         parts, extent = self.parts, self.parts.keys.extent
         groups = -(-self.count * self.size // self.lanes)
         position = add(mul(index(GROUP), integer(self.lanes)), index(LANE))
@@ -324,20 +325,26 @@ class _Blocks:
             made.append(Stage(VALUES, (*self._stack(parts.value), *rows), (), "", body))
         return made
 
-    def _key_steps(self) -> Stage:
-        """Keys as the right factor of a product of tiles: [group, step, (lane, term)]."""
-        parts, lanes = self.parts, integer(self.lanes)
-        lane, feature = self._place()
-        position = add(mul(index(GROUP), lanes), lane)
+    def _key_steps(self) -> list[Stage]:
+        """Keys as the right factor of a product of tiles: [group, step, (lane, term)].
+
+        They are read from rows in groups, zeros where these are padded.
+        """
+        parts, lanes, extent = self.parts, integer(self.lanes), self.parts.keys.extent
         groups = -(-self.count * self.size // self.lanes)
+        position = add(mul(index(GROUP), lanes), index(LANE))
         key: Expr = self._at(parts.key, position)
-        key = substitute(key, {parts.features.name: feature})
-        if groups * self.lanes != parts.keys.extent:
-            exists = binary("lt", position, integer(parts.keys.extent))
-            key = select(exists, key, const(0, key.dtype))
+        if groups * self.lanes != extent:
+            key = select(binary("lt", position, integer(extent)), key, const(0, key.dtype))
+        stack, group = self._stack(parts.key), Axis(GROUP, groups)
+        rows = Stage(ROWS, (*stack, group, Axis(LANE, self.lanes), parts.features), (), "", key)
+        outer = (*(index(axis.name) for axis in stack), index(GROUP))
         steps = Axis(STEP, parts.features.extent // self.terms)
-        axes = (Axis(GROUP, groups), steps, Axis(PLACE, self.lanes * self.terms))
-        return Stage(KEYS, (*self._stack(parts.key), *axes), (), "", key)
+        axes = (*stack, group, steps, Axis(PLACE, self.lanes * self.terms))
+        return [
+            rows,
+            Stage(KEYS, axes, (), "", self._of(ROWS, (*outer, *self._place()), key.dtype)),
+        ]
 
     def _value_steps(self) -> Stage:
         """Values as the right factor of a product of tiles: [block, step, (column, term)].

@@ -129,7 +129,8 @@ class ExpressionEmitter(LoadEmitter):
         if not is_simple and any(
             self.depends_on_lane(atom) for atom, _ in form.terms if not isinstance(atom, str)
         ):
-            found = self._looked_up(node) or self.load_pattern(node, form)
+            found = self._looked_up(node) or self.load_columns(node, form)
+            found = found or self.load_pattern(node, form)
             return found or self._load_scattered(node, form)
         if stride == 0:
             if self.mask is not None and self.mask.width:

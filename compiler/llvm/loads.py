@@ -233,20 +233,62 @@ class LoadEmitter:
         """A column of a block of a local buffer whose rows are vectors of a known width."""
         assert self.lane is not None
         variable, count = self.lane.variable, self.lane.width
-        width = self.registers.width(node.buffer)
-        if width < 2 or stride % width or any(atom != variable for atom, _ in form.terms):
+        if any(atom != variable for atom, _ in form.terms):
             return None
         first = form.constant + stride * self.addresses.ranges[variable][0]
+        return self._column(node, first, stride, count)
+
+    def load_columns(self, node: Load, form: Affine) -> Value | None:
+        """Columns of such a block side by side, whose elements the lanes read in turn.
+
+        In the lanes are row 0 of all columns, row 1 of all of them, and so on; columns have 4 or 8
+        bytes together, and are transposed like one.
+        """
+        assert self.lane is not None
+        if self.registers.width(node.buffer) < 2:
+            return None
+        elements = self._elements(node, form)
+        if elements is None or elements.terms:
+            return None
+        offsets, count = elements.offsets, len(elements.offsets)
+        beside = next((i for i, offset in enumerate(offsets) if offset != i), count)
+        if beside < 2 or beside * node.dtype.bytes not in _TOGETHER or count % beside:
+            return None
+        stride = offsets[beside] if beside < count else 0
+        if stride < 1 or any(
+            offset != i // beside * stride + i % beside for i, offset in enumerate(offsets)
+        ):
+            return None
+        return self._column(node, elements.first, stride, count // beside, beside)
+
+    def _column(
+        self, node: Load, first: int, stride: int, count: int, beside: int = 1
+    ) -> Value | None:
+        """What `count` rows, `stride` elements apart, have in columns `beside` each other."""
+        width = self.registers.width(node.buffer)
+        if width < 2 or stride % width or width % beside or first % width % beside:
+            return None
         column = first % width
         begins = [first - column + i * stride for i in range(count)]
         if begins[-1] + width > self.addresses.storages[node.buffer].memory.type.size:
             return None
         rows = [self._row(node, begin, width) for begin in begins]
-        key = ("columns", tuple(row.text for row in rows))
+        key = ("columns", beside, tuple(row.text for row in rows))
         if self.writer.lookup_value((key, 0)) is None:
-            for i, value in enumerate(transpose_block(self.writer, rows)):
-                self.addresses.remember((key, i), value)
-        return self.writer.lookup_value((key, column))
+            held = node.dtype if beside == 1 else _TOGETHER[beside * node.dtype.bytes]
+            joined = [self._cast_bits(row, held, width // beside) for row in rows]
+            for i, value in enumerate(transpose_block(self.writer, joined)):
+                self.addresses.remember(
+                    (key, i), self._cast_bits(value, node.dtype, count * beside)
+                )
+        return self.writer.lookup_value((key, column // beside))
+
+    def _cast_bits(self, value: Value, dtype: DType, width: int) -> Value:
+        """The same bits as so many elements of another type."""
+        if value.dtype is dtype:
+            return value
+        name = self.writer.emit(f"bitcast {value.typed} to {type_of(dtype, width)}")
+        return Value(name, dtype, width)
 
     def _row(self, node: Load, begin: int, width: int) -> Value:
         """A vector of a local buffer; memory holds what is not known."""
@@ -377,6 +419,8 @@ class LoadEmitter:
             self.mask = mask
 
 
+_TOGETHER = {4: DType.I32, 8: DType.I64}
+"""What neighbours of so many bytes are moved as."""
 _LEAST = 16  # bytes of a register
 _AVX = 32  # bytes of one without AVX-512
 _WORDS = {1: DType.U8, 2: DType.I16}

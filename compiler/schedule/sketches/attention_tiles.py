@@ -21,13 +21,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tunefarm.compiler.expr.nodes import index
 from tunefarm.compiler.kernels.attention import (
     BLOCK,
     GROUP,
     KEY,
     KEYS,
+    LANE,
     MASKED,
     PLACE,
+    ROWS,
     STEP,
     VALUES,
     Attention,
@@ -129,7 +132,7 @@ def _sketch(context: AttentionContext, sizes: TileSteps) -> Sketch | None:
     choices: list[tuple[Choice, ChoiceValue]] = [
         (Choice("queries", queries), queries[0]),
         (Choice("tile", tiles), tiles[0]),
-        (Choice("exps", (1, 2, 4)), 2),
+        (Choice("exps", (1, 2, 4)), 4),
     ]
     if threads > 1:
         choices.append((Choice("chunks", CHUNKS), 2))
@@ -199,25 +202,38 @@ class _Candidates(AttentionSteps):
         yield from self._row_reduction(parts.total.name, (BLOCK,), output, where)
         yield ComputeAt(exponential, output, where)
         yield from self._exponential((rows, BLOCK))
+        # Which lanes are padding is decided in the vectors behind all others alone.
+        whole = parts.keys.extent // (sizes.lanes * self.values.integers("exps").item())
+        yield Partition(exponential, f"{KEY}.o", 0, 0, (whole,))
         reader = (output, where) if parts.sunk else (exponential, rows)
         yield from self._row_reduction(parts.largest.name, (BLOCK,), *reader)
         yield ComputeAt(parts.scores.name, output, where)
         yield from self._in_tiles(parts.scores.name, KEY, parts.features.name, (BLOCK,), ())
 
     def _packed(self) -> Iterator[Step]:
-        """Keys and values, a row of a tile at a time: elements of neighbouring rows in turn."""
+        """Keys and values, a row of a tile at a time, of neighbouring elements in turn."""
         parts, sizes = self.context.parts, self.sizes
         shared = bool(self.values.integers("chunks").item())
-        row = sizes.lanes * sizes.terms
+        yield from self._rows_of_keys()
         for stage, load, axis in ((KEYS, parts.key, GROUP), (VALUES, parts.value, BLOCK)):
-            outer = (*self._stack_of(load), axis)
-            yield Tile(stage, PLACE, row)
+            yield Tile(stage, PLACE, sizes.lanes * sizes.terms)
             yield Vectorize(stage, f"{PLACE}.i")
+            outer = (*self._stack_of(load), axis)
             yield from self._parallel(stage, outer if shared else ())
-            if stage == KEYS and not shared:
-                yield Partition(stage, GROUP, 0, 1)
         extent = parts.keys.extent
         yield Partition(VALUES, STEP, 0, 0, (extent // sizes.terms, -(-extent // sizes.terms)))
+
+    def _rows_of_keys(self) -> Iterator[Step]:
+        """Blocks that are transposed in registers, where features are contiguous."""
+        features, depth = self.context.parts.features.name, self.sizes.depth
+        if self.context.parts.key.indices[-1] != index(features):
+            yield Inline(ROWS)
+            return
+        yield Tile(KEYS, STEP, depth)
+        yield Unroll(KEYS, f"{STEP}.i")
+        yield ComputeAt(ROWS, KEYS, f"{STEP}.o")
+        yield Unroll(ROWS, LANE)
+        yield Vectorize(ROWS, features)
 
     def _in_tiles(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -19,6 +20,8 @@ from tests.compiler.schedule.small_kernels import f32, kernel_of
 from tunefarm.compiler.kernels.attention import attention_of, block_attention
 from tunefarm.compiler.kernels.evaluate import evaluate_kernel
 from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.llvm.compile_kernel import emit_loops
+from tunefarm.compiler.llvm.machine import assembly
 from tunefarm.compiler.loops.interpret import interpret
 from tunefarm.compiler.loops.ir import uses_tiles
 from tunefarm.compiler.loops.verify import verify_loops
@@ -76,6 +79,8 @@ def attentions(draw: st.DrawFn, most: int) -> FusedKernel:
     operands = []
     for name, shape in shapes.items():
         perm = (*draw(st.permutations(range(len(shape) - 1))), len(shape) - 1)
+        if name == "key" and draw(st.booleans()):
+            perm = (*range(len(batch)), len(batch) + 1, len(batch))  # features, then positions
         attributes[f"{name}_perm"] = perm
         operands.append([shape[perm.index(axis)] for axis in range(len(shape))])
     attributes["perm"] = (*draw(st.permutations(range(len(batch) + 1))), len(batch) + 1)
@@ -195,6 +200,15 @@ def test_narrow_operands_are_right_in_vectors() -> None:
 
 def _without_tiles(target: Target) -> tuple[str, ...]:
     return tuple(name for name in target.features if not name.startswith("amx"))
+
+
+def test_keys_are_transposed_in_registers() -> None:
+    """Pairs of features go through shuffles of whole rows, none through a scalar register."""
+    kernel = attention((2, 64, 64), (2, 100, 64), (2, 100, 64))
+    schedule, _ = scheduled(kernel, TILES, 0)
+    text = assembly(emit_loops(lower(kernel, schedule), schedule, TILES, "kernel").text, TILES)
+    assert text.count("\tvpunpckldq\t") >= 16
+    assert not re.search(r"\t(?:vpinsrw|vpextrw|vmovw|movzwl)\t", text)
 
 
 @pytest.mark.parametrize("keys", [32, 48, 77])
