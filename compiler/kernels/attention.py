@@ -56,6 +56,8 @@ ROWS = f"{KEYS}.rows"
 TOP, PART, PRODUCT, FACTOR = "block.max", "block.sum", "block.weighted", "factor"
 SHIFT = "block.shift"
 """The stages that the rewrite adds."""
+MOST_KEYS = 8192
+"""Whose scores, and weights of 2 bytes, a kernel keeps on its stack of 1 MiB for a tile's rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,9 @@ def fits_tiles(queries: int, keys: int, features: int, columns: int) -> bool:
     are whole rows of sums, and the features have steps that fill a quarter of a tile at least.
     """
     rows, lanes = FULL_PALETTE.rows, FULL_PALETTE.row_bytes // DType.F32.bytes
-    return min(queries, keys) >= rows and columns % lanes == 0 and features % (rows // 2) == 0
+    if min(queries, keys) < rows or keys > MOST_KEYS:
+        return False
+    return columns % lanes == 0 and features % (rows // 2) == 0
 
 
 def attention_of(kernel: FusedKernel) -> Attention | None:

@@ -231,6 +231,7 @@ def test_blocks_for_tiles_keep_the_meaning(keys: int) -> None:
     [
         (attention((2, 8, 64), (2, 64, 64), (2, 64, 64)), "few queries"),
         (attention((2, 64, 64), (2, 8, 64), (2, 8, 64)), "few keys"),
+        (attention((2, 64, 64), (2, 9000, 64), (2, 9000, 64)), "scores that fit no stack"),
         (attention((2, 64, 20), (2, 64, 20), (2, 64, 64)), "steps that fill no tile"),
         (attention((2, 64, 64), (2, 64, 64), (2, 64, 24)), "columns that are no whole tiles"),
         (attention((2, 64, 64), (2, 64, 64), (2, 64, 64), dtype=DType.F32), "wide operands"),
