@@ -84,6 +84,7 @@ KINDS = {
     "window_rows": Kind(2.2, 0.4),
     "small window": Kind(2.75, 0.3),
     "attention": Kind(1.1, 0.2),
+    "attention_tiles": Kind(1.0, 0.2),
     "chain": Kind(0.95, 0.15),
     "row_wise": Kind(0.37, 0.35),
     "transposed": Kind(1.1, 0.35),

@@ -10,7 +10,8 @@ for stack, block of queries: (parallel)
 
 Rows of the queries are left factors as they lie in memory, and so are those of exp. Keys are padded
 to whole steps of the second product: scores of what is padding are -inf, and its values are zeros.
-Scale and masks are applied where scores are read.
+Scale and masks are applied where scores are read. Both products have the same blocks of tiles, so
+that each tile has one shape in the kernel.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from tunefarm.compiler.loops.verify_tiles import TERM_BYTES
 from tunefarm.compiler.machine.amx_set_up import TilePalette
 from tunefarm.compiler.schedule.nest_shape import Counts, Loop, Nest, NestShape, Numbers
 from tunefarm.compiler.schedule.sketches.attention import AttentionContext, AttentionSteps
-from tunefarm.compiler.schedule.sketches.even_shares import even_part
+from tunefarm.compiler.schedule.sketches.even_shares import even_part, waiting
 from tunefarm.compiler.schedule.sketches.matrix_tiles import (
     BLOCKS,
     NEAR_SHARE,
@@ -62,7 +63,7 @@ from tunefarm.compiler.schedule.vectors import vector_lanes
 from tunefarm.compiler.target import Target
 
 QUERIES = (16, 32, 48, 64, 96, 128, 192, 256)
-EXP_CYCLES = 20.0  # of a vector of weights: largest score, exp, rounding, sum (Emerald Rapids)
+SOFTMAX_CYCLES = 20.0  # of a vector: largest score, exp, rounding, sum (Emerald Rapids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +140,12 @@ def _sketch(context: AttentionContext, sizes: TileSteps) -> Sketch | None:
     sketch = Sketch.planned(
         "attention_tiles", choices, lambda values: _Candidates(context, sizes, values)
     )
-    open_choices = [choice.values for choice, _ in choices[:2]]
-    tried = [*open_choices, *((default,) for _, default in choices[2:])]
-    numbers = np.indices([len(values) for values in tried]).reshape(len(tried), -1)
-    positions = {
-        choice.name: np.array([choice.values.index(value) for value in values])[picked]
-        for (choice, _), values, picked in zip(choices, tried, numbers, strict=True)
-    }
-    made = Values.of([choice for choice, _ in choices], positions)
-    best = int(np.argmin(_Candidates(context, sizes, made).time()))
+    tried = [
+        choice.values if choice.name in ("queries", "tile") else (value,)
+        for choice, value in zip(sketch.choices, sketch.default, strict=True)
+    ]
+    shape, numbers = sketch.shape_of(tried)
+    best = int(np.argmin(shape.cycles * waiting(shape.pieces, threads)))
     default = tuple(values[at] for values, at in zip(tried, numbers[:, best], strict=True))
     return replace(sketch, default=default, leads=True)
 
@@ -296,16 +294,14 @@ class _Candidates(AttentionSteps):
             total += turns * high * wide * self.rows * SUM_CYCLES
         return self._blocks() * total
 
-    def time(self) -> Numbers:
-        """Cycles of a candidate, those of the rows' softmax included, shape [n]."""
+    def _cycles(self) -> Numbers:
+        """Of both products and of the softmax of the rows between them, shape [n]."""
         parts, sizes, target = self.context.parts, self.sizes, self.context.facts.target
         vectors = self.queries * (sizes.keys / sizes.lanes)
         scores = self.queries * sizes.keys * parts.scores.dtype.bytes
         far = np.where(scores > NEAR_SHARE * target.l1_bytes, 2.0 * scores, 0.0)
-        softmax = vectors * EXP_CYCLES + far / target.machine.l2.read
-        total = self._product_cycles() + self._blocks() * softmax
-        threads = self.context.facts.threads
-        return np.asarray(total * np.ceil(self._blocks() / threads) * threads / self._blocks())
+        softmax = vectors * SOFTMAX_CYCLES + far / target.machine.l2.read
+        return np.asarray(self._product_cycles() + self._blocks() * softmax)
 
     def shape(self) -> NestShape:
         """The loops of the sums over values; a vector operation here is a product of two tiles."""
@@ -342,7 +338,7 @@ class _Candidates(AttentionSteps):
             registers=tiles / palette.tiles * facts.target.vector_registers,
             loads=(self.high + self.wide).astype(np.float64),
             step=products,
-            cycles=self._product_cycles(),
+            cycles=self._cycles(),
             flops=np.full(count, 2.0 * facts.work),
             full=np.ones(count),
             lanes=np.full(count, parts.keys.extent / sizes.keys),
