@@ -14,8 +14,9 @@ Operands and result keep the order of axes in which they lie, where features (of
 stay adjacent. What only the attention needs disappears: scores and weights that others read, or a
 softmax over another axis, leave everything as it is.
 
-Of 16-bit floats operands are widened once and the result is rounded; casts to f32 round the softmax
-and back, which models spell for that, are left out.
+Of 16-bit floats operands are widened once and the result is rounded, or they are multiplied as they
+are where matrix tiles hold the products; casts to f32 round the softmax and back, which models
+spell for that, are left out.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ from tunefarm.compiler.graph import dead_code
 from tunefarm.compiler.graph.causal_masks import HIDDEN, Diagonals, MaskReader, Offset
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.rewriter import Rewriter, consumers, use_counts
+from tunefarm.compiler.kernels.attention import fits_tiles
 from tunefarm.compiler.operators.registry import Pattern, complete_attributes, operator
+from tunefarm.compiler.types.dims import is_unpadded
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.tensor_type import Attribute
@@ -86,6 +89,7 @@ class Match:
     ends: Ends = Ends()
     zeroed: bool = False  # weights that are NaN are zeros
     groups: int = 0  # of heads that share their keys and values; 0: each head has its own
+    narrow: bool = False  # queries, keys and values are multiplied as they are, and summed in f32
 
 
 def emit_attention(rewriter: Rewriter, match: Match) -> None:
@@ -125,8 +129,13 @@ def emit_attention(rewriter: Rewriter, match: Match) -> None:
         **({"causal": True} if match.seen else {}),
         **({"zeroed": True} if match.zeroed else {}),
         **({"sink": True} if match.sink else {}),
+        **({"accumulator": DType.F32.value} if match.narrow else {}),
     }
-    operands = tuple(_widened(rewriter, match, rewriter.value(name)) for name in inputs)
+    kept = operator("attention").factors if match.narrow else 0
+    operands = (
+        *(rewriter.value(name) for name in inputs[:kept]),
+        *(_widened(rewriter, match, rewriter.value(name)) for name in inputs[kept:]),
+    )
     dtype = rewriter.graph.types[match.last.output].dtype
     nodes: list[tuple[str, tuple[str, ...], dict[str, Attribute]]] = [
         ("attention", operands, attributes)
@@ -322,15 +331,17 @@ def run(
     graph: Graph,
     summed: Collection[DType] = (),
     rounds_each: bool = False,
+    tiled: Collection[DType] = (),
 ) -> Graph:
     """The graph with attention operators for what spells them out.
 
     They are computed in f32, whatever 16-bit floats the model has; where every operator rounds its
     result (`rounds_each`), such attention stays. So does that in a type whose products the target
-    sums (`summed`), which is faster in two products, but for heads that share their keys.
+    sums (`summed`), which is faster in two products, but for heads that share their keys, and for
+    what the target's matrix tiles hold in this type (`tiled`), where factors are as they are.
     """
     types = frozenset((DType.F32,)) if rounds_each else _TYPES
-    finder = _Finder(graph, summed, types)
+    finder = _Finder(graph, summed, types, tiled)
     matches = [match for node in graph.nodes if (match := finder.match(node)) is not None]
     by_output = {match.last.output: match for match in matches}
     if not by_output:
@@ -368,9 +379,16 @@ class _Sunk:
 class _Finder:
     """Finds attention from its last product backwards."""
 
-    def __init__(self, graph: Graph, summed: Collection[DType], types: Collection[DType]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        summed: Collection[DType],
+        types: Collection[DType],
+        tiled: Collection[DType],
+    ) -> None:
         self.graph = graph
         self.summed = summed
+        self.tiled = tiled
         self.types = types
         self.producers = {node.output: node for node in graph.nodes}
         self.uses = use_counts(graph)
@@ -436,7 +454,26 @@ class _Finder:
                 zeroed=numbers is not None,
             )
         )
-        return match if self._pays(match, dtype, scores[-2]) else None
+        return self._in_one(match, dtype, scores[-2])
+
+    def _in_one(self, match: Match, dtype: DType, queries: int) -> Match | None:
+        """The match where one kernel takes less: in tiles, of narrow operands, or in vectors."""
+        if self._fits_tiles(match, dtype):
+            return replace(match, narrow=True)
+        return match if self._pays(match, dtype, queries) else None
+
+    def _fits_tiles(self, match: Match, dtype: DType) -> bool:
+        """Whether the products are in matrix tiles, of operands in this type as they are."""
+        if dtype not in self.tiled or match.seen or match.ends.sizes or match.softcap:
+            return False
+        operands = (match.query, match.key, match.value)
+        padded = (self.graph.padded.get(item.value, ()) for item in operands)
+        if not all(is_unpadded(axis) for dims in padded for axis in dims):
+            return False
+        query, key, value = (
+            [self.graph.types[item.value].shape[axis] for axis in item.perm] for item in operands
+        )
+        return fits_tiles(query[-2], key[-2], query[-1], value[-1])
 
     def _pays(self, match: Match, dtype: DType, queries: int) -> bool:
         """Whether one kernel takes less: two products of a few rows read keys, values in place."""

@@ -50,11 +50,12 @@ def before_layouts(
     summed: Collection[DType] = (),
     rounds_each: bool = False,
     denormals: Denormals = FLUSH,
+    tiled: Collection[DType] = (),
 ) -> tuple[tuple[str, GraphPass], ...]:
     """Those whose result layouts are chosen for.
 
-    `summed` are the narrow floats whose products the target has instructions to sum; `rounds_each`
-    and `denormals` as `Numerics` has them.
+    `summed` are the narrow floats whose products the target has instructions to sum, `tiled` those
+    that its matrix tiles multiply; `rounds_each` and `denormals` as `Numerics` has them.
     """
     recognised = plain(lambda graph: recognise_patterns.run(graph, rounds_each))
     return (
@@ -62,7 +63,7 @@ def before_layouts(
         ("fold_constants_2", partial(fold_constants.run, denormals=denormals)),
         ("simplify_2", plain(simplify.run)),
         ("recognise_patterns", recognised),
-        ("attention", plain(lambda graph: attention.run(graph, summed, rounds_each))),
+        ("attention", plain(lambda graph: attention.run(graph, summed, rounds_each, tiled))),
         ("turned_operands", plain(turned_operands.run)),
         ("common_subexpressions", plain(common_subexpressions.run)),
         ("recognise_patterns_2", recognised),

@@ -94,7 +94,7 @@ def passes(
         ("weight_products", packs),
         ("recurrent_weights", plain(lambda graph: recurrent_weights.run(graph, cached))),
     )
-    before = (*types, *weights, *before_layouts(summed, numerics.rounds_each, denormals))
+    before = (*types, *weights, *before_layouts(summed, numerics.rounds_each, denormals, tiled))
     first, after = before_types(denormals), after_layouts(denormals)
     return *first, *before, *planned, *after, *spread, *stored
 

@@ -405,15 +405,37 @@ def test_attention_stays_in_a_type_whose_products_are_summed() -> None:
     assert attention.run(graph, rounds_each=True) == graph
 
 
-def _half(dtype: DType) -> Graph:
+def test_attention_that_tiles_hold_multiplies_narrow_operands() -> None:
+    """They are the model's own; masks are widened, and so is the result before it is rounded."""
+    bf16, size = DType.BF16, {"queries": 20, "keys": 24, "features": 16, "columns": 32}
+    graph = _half(bf16, **size)
+    after = attention.run(graph, summed=(bf16,), tiled=(bf16,))
+    (node,) = (node for node in after.nodes if node.operator == "attention")
+    assert [after.types[name].dtype for name in node.inputs] == [bf16] * 3 + [DType.F32]
+    assert after.types[node.output].dtype is DType.F32
+    inputs = random_inputs(graph)
+    (found,), (expected,) = (evaluate_graph(each, inputs) for each in (after, graph))
+    wide = expected.astype(np.float32)
+    assert_close([found.astype(np.float32)], [wide], tolerance=8 * bf16.epsilon)
+    for others in ({"queries": 8}, {"features": 12}):
+        few = _half(bf16, **(size | others))
+        assert attention.run(few, summed=(bf16,), tiled=(bf16,)) == few
+    assert attention.run(graph, rounds_each=True, tiled=(bf16,)) == graph
+
+
+def _half(
+    dtype: DType, queries: int = M, keys: int = N, features: int = D, columns: int = V
+) -> Graph:
     """With a mask, and with the softmax in f32."""
     maker = GraphMaker()
-    query, key = maker.input(B, H, M, D, dtype=dtype), maker.input(B, H, N, D, dtype=dtype)
+    query = maker.input(B, H, queries, features, dtype=dtype)
+    key = maker.input(B, H, keys, features, dtype=dtype)
     scores = maker.node("matmul", query, maker.node("transpose", key, perm=SWAP))
     scale = maker.constant(np.array(0.25, dtype.numpy))
     masked = maker.node(
-        "add", maker.node("mul", scores, scale), maker.input(B, 1, 1, N, dtype=dtype)
+        "add", maker.node("mul", scores, scale), maker.input(B, 1, 1, keys, dtype=dtype)
     )
     softmax = maker.node("softmax", maker.node("cast", masked, to="f32"), axis=3)
     weights = maker.node("cast", softmax, to=str(dtype))
-    return maker.graph(maker.node("matmul", weights, maker.input(B, H, N, V, dtype=dtype)))
+    value = maker.input(B, H, keys, columns, dtype=dtype)
+    return maker.graph(maker.node("matmul", weights, value))
