@@ -100,7 +100,8 @@ def test_tune_measures_every_kernel_and_both_models(tuned: SimpleNamespace) -> N
     assert len(result["tasks"]) >= 3
     assert all(task["best_seconds"] > 0 for task in result["tasks"])
     assert result["latency"]["untuned"] > 0 and result["latency"]["tuned"] > 0
-    assert result["build"]["tuned_share"] == 1.0
+    # Where new schedules make the model slower, which noise may, the default ones stay.
+    assert result["build"]["tuned_share"] == (0.0 if result["latency"]["is_slower"] else 1.0)
     assert trials_in(tuned.db) == result["measured"]
 
 
@@ -274,7 +275,8 @@ def test_a_job_keeps_how_long_the_model_takes(tuned: SimpleNamespace) -> None:
     assert all(step.seconds is not None for step in times.steps)
     assert any(step.reads for step in times.steps)
     schedules = {key: kernel.schedule for key, kernel in times.kernels.items()}
-    assert hashes and hashes.items() <= schedules.items()
+    assert hashes and hashes.keys() <= schedules.keys()
+    assert told["is_slower"] or hashes.items() <= schedules.items()
 
 
 @pytest.mark.parametrize(

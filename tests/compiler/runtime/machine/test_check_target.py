@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.compiler.graph.graph_helpers import GraphMaker
 from tests.processes import python
 from tunefarm.compiler.errors import ArtefactError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
@@ -16,6 +17,7 @@ from tunefarm.compiler.frontend.zoo import build_model
 from tunefarm.compiler.pipeline import compile_model
 from tunefarm.compiler.runtime.machine.check_target import check_target
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.dtypes import DType
 from tunefarm.configs.settings import load_target
 
 TILES = Target.from_json(load_target("sapphirerapids").model_dump())
@@ -56,6 +58,16 @@ def test_only_code_for_narrow_numbers_needs_tiles(precision: str, needed: Target
     model = import_model_proto(build_model("mlp"))
     program = compile_model(model, target=TILES, numerics=precision).spec
     assert (program.target, program.needed_target) == (TILES, needed)
+
+
+def test_attention_of_narrow_numbers_needs_tiles() -> None:
+    maker = GraphMaker()
+    query, key, value = (maker.input(1, 2, 32, 32, dtype=DType.BF16) for _ in range(3))
+    scores = maker.node("matmul", query, key, transpose_b=True)
+    graph = maker.graph(maker.node("matmul", maker.node("softmax", scores, axis=3), value))
+    program = compile_model(graph, target=TILES).spec
+    assert [kernel.numerics for kernel in program.kernels] == ["bf16"]
+    assert program.needed_target == TILES
 
 
 @pytest.mark.parametrize("name", ["xsaves", "shstk", "pku", "aes", "invpcid"])
