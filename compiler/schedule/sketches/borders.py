@@ -38,6 +38,13 @@ def borders(body: Expr, axis: Axis, in_lanes: bool = False) -> tuple[int, ...]:
     return tuple(inside) if len(inside) <= most else ()
 
 
+def flips(body: Expr, axis: str) -> set[int]:
+    """The positions at which a comparison of indices along an axis flips."""
+    nodes = [node for node in postorder(body) if isinstance(node, Binary)]
+    compared = [node for node in nodes if node.left.dtype is DType.I64]
+    return {position for node in compared for position in _flips(node, axis)}
+
+
 def period(body: Expr, axis: Axis) -> int:
     """After how many positions along `axis` divided indices lie in the same pattern again."""
     repeats = 1

@@ -17,6 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from tunefarm.compiler.expr.affine import affine, affine_range
 from tunefarm.compiler.expr.walk import loads
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.roles import with_roles
@@ -24,7 +25,7 @@ from tunefarm.compiler.kernels.unpack_weights import UNPACKED
 from tunefarm.compiler.kernels.weight_words import WORD, word_product
 from tunefarm.compiler.schedule.cycles import cycles
 from tunefarm.compiler.schedule.nest_shape import NestShape
-from tunefarm.compiler.schedule.sketches.borders import borders
+from tunefarm.compiler.schedule.sketches.borders import borders, flips
 from tunefarm.compiler.schedule.sketches.even_shares import cheapest, evenly_shared
 from tunefarm.compiler.schedule.sketches.operand_copies import copying_steps
 from tunefarm.compiler.schedule.sketches.parallel_choices import (
@@ -298,7 +299,9 @@ class TilePlan(TileLoops):
         steps += [Unroll(output, axis) for axis in body[:-1]]
         steps.append(Vectorize(output, body[-1]))
         if inline and roles.column:
-            steps.append(Partition(output, f"{roles.column}.o"))
+            shared = any(loop.name == tiles.column.name for loop in tiles.parallel)
+            wide = () if tiles.order.columns or shared else self._border_cuts()
+            steps.append(Partition(output, f"{roles.column}.o", cuts=wide))
         cuts = ((loop.name, tuple(map(int, loop.cuts))) for loop in self.phases)
         steps += [Partition(output, name, 0, 0, at) for name, at in cuts if at]
         steps += parallel_steps(output, tiles.parallel, values.integers("chunks").item())
@@ -307,6 +310,31 @@ class TilePlan(TileLoops):
         fused = len(tiles.parallel) == len(loops) > 1
         steps.append(ComputeAt(anchor, output, "parallel" if fused else loops[-1], "register"))
         return steps + self._reduction_steps(anchor)
+
+    def _border_cuts(self) -> tuple[int, ...]:
+        """Where the loop over tiles of columns is cut: at borders that reach beyond one tile."""
+        kernel, column, tile = self.context.kernel, self.context.roles.column, self.columns.item()
+        anchor = kernel.stage(kernel.anchor)
+        axes = (*anchor.axes, *anchor.reduce_axes)
+        first_column = {axis.name: (0, axis.extent - 1) for axis in axes} | {column: (0, 0)}
+        ends = set[int]()
+        for load in loads(anchor.body):
+            if load.buffer not in self.context.prologue:
+                continue
+            stage = kernel.stage(load.buffer)
+            for axis, item in zip(stage.axes, load.indices, strict=True):
+                form = affine(item, {})
+                stride = form.coefficient(column)
+                if stride < 1:
+                    continue
+                low, high = affine_range(form, first_column)
+                for position in flips(stage.body, axis.name):
+                    # Terms of columns below the first are all before it, from the second on none.
+                    below = (position - 1 - high) // stride + 1
+                    above = -((low - position) // stride)
+                    ends |= {below // tile, -(-above // tile)}
+        turns = self.context.extent(column) // tile
+        return tuple(sorted(end for end in ends if 1 < end < turns - 1))
 
     def _tile_of_constants(self) -> int:
         """Elements of a packed constant that a tile of the output is multiplied with."""

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.compiler.schedule.small_kernels import kernel_of
 from tunefarm.compiler.expr.affine import decide
 from tunefarm.compiler.expr.nodes import Expr, add, binary, index, integer, mul, select
 from tunefarm.compiler.kernels.stage import Axis
+from tunefarm.compiler.loops.ir import For, If, walk
+from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.sketches.borders import MAX_BORDERS, borders, period, tile_cuts
+from tunefarm.compiler.schedule.spaces import schedule_space
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
+from tunefarm.configs.settings import load_target
 
+TARGET = Target.from_json(load_target("x86-64-v4").model_dump())
 AXIS = Axis("i", 40)
 
 
@@ -99,3 +109,28 @@ def test_only_tiles_that_hold_a_border_stand_alone() -> None:
         [3, 6],
     ]
     assert tile_cuts((), factors) == ()
+
+
+@pytest.mark.parametrize("dilation", [1, 9, 16, 40, 90])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_no_term_is_guarded_inside_of_borders_wider_than_a_tile(dilation: int, stride: int) -> None:
+    attributes: dict[str, str | tuple[int, ...]] = {
+        "layout": "NCHWc",
+        "pads": (0, dilation, 0, dilation),
+        "dilations": (1, dilation),
+        "strides": (1, stride),
+    }
+    data, weight = (TensorType(DType.F32, shape) for shape in ((1, 2, 1, 400, 16), (32, 32, 1, 3)))
+    kernel = kernel_of([data, weight], [("conv", ["x0", "x1"], attributes)], ["x1"])
+    space = schedule_space(kernel, TARGET)
+    sketch = space.sketches[0]
+    names = [choice.name for choice in sketch.choices]
+    values: dict[str, Any] = dict(zip(names, sketch.default, strict=True))
+    candidate = space.find(sketch.name, {**values, "padding": "inline"})
+    assert candidate is not None
+    nest = lower(kernel, space.schedule(candidate))
+    pieces = [s for s in walk(nest.body) if isinstance(s, For) and s.variable.startswith("ow.o")]
+    longest = max(pieces, key=lambda loop: loop.stop - loop.start)
+    columns = 400 // stride
+    assert (longest.stop - longest.start) * values["tile"][0] > columns - 2 * (dilation + 32)
+    assert not any(isinstance(statement, If) for statement in walk(longest.body))
