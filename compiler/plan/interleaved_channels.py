@@ -18,16 +18,16 @@ import numpy as np
 
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.rewriter import Rewriter
+from tunefarm.compiler.loops.verify_tiles import TERM_BYTES
 from tunefarm.compiler.operators.registry import complete_attributes
 from tunefarm.compiler.operators.windows import Windows, read_windows
+from tunefarm.compiler.schedule.sketches.matrix_tiles import FULL_ENOUGH
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.numerics import Numerics
 from tunefarm.compiler.types.tensor_type import Attribute
 
 FEW_CHANNELS = 4  # more are better read in blocks of as many as a vector holds
-STEP_BYTES = 4  # of a dot product: its terms of each factor
-LEAST_SHARE = 0.25  # of a tile's row that is filled: with less, dot products of vectors are as fast
 
 
 def run(graph: Graph, row_bytes: int, numerics: Numerics) -> Graph:
@@ -70,22 +70,21 @@ def _interleaving(
     windows, channels = read_windows(attributes, weight.shape[2:]), data.shape[1]
     if channels > FEW_CHANNELS:
         return None
-    terms, wide = STEP_BYTES // factor.bytes, weight.shape[3]
+    terms, wide = TERM_BYTES // factor.bytes, weight.shape[3]
     while wide * channels % terms:
         wide += 1
     filled = wide * channels * factor.bytes
-    if windows.dilations[1] > 1 or filled < LEAST_SHARE * row_bytes:
+    if windows.dilations[1] > 1 or filled < FULL_ENOUGH * row_bytes:
         return None
     value = attributes.integer("pad_value")
-    return _Interleaving(windows, channels, wide, value)
+    return _Interleaving(windows, wide, value)
 
 
 @dataclass(frozen=True, slots=True)
 class _Interleaving:
-    """The windows, their `channels` and their columns once they are widened."""
+    """The windows, and their columns once they are widened."""
 
     windows: Windows
-    channels: int
     wide: int
     pad_value: int
 

@@ -153,8 +153,8 @@ def _may_narrow(graph: Graph, node: Node, narrow: DType, tiled: bool) -> bool:
         return False
     if definition.fits_tiles is not None and not (tiled and _fits_tiles(graph, node)):
         return False
-    channels = graph.types[node.inputs[1]].shape[1]
-    if complete_attributes(node).get("layout") == PLAIN_TO_BLOCKED and channels > 1:
+    plain = complete_attributes(node).get("layout") == PLAIN_TO_BLOCKED
+    if plain and graph.types[node.inputs[1]].shape[1] > 1:
         return False
     return all(_holds(graph, name, narrow) for name in factors)
 

@@ -31,7 +31,7 @@ def borders(body: Expr, axis: Axis, in_lanes: bool = False) -> tuple[int, ...]:
         for node in postorder(body)
         if isinstance(node, Binary) and node.left.dtype is DType.I64
     ]
-    found = {position for node in nodes for position in _flips(node, axis.name)}
+    found = flips(body, axis.name)
     steps = {position for node in nodes if in_lanes for position in _steps(node, axis)}
     inside = sorted(position for position in found | steps if 0 < position < axis.extent)
     most = MAX_BORDERS if steps <= found else MAX_STEPS
