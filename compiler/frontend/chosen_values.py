@@ -21,7 +21,7 @@ from tunefarm.compiler.frontend.structured_values import (
 from tunefarm.compiler.types.dims import Axis, extent_of
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.sizes import Dimension, bounds_of
-from tunefarm.compiler.types.tensor_type import Attribute, TensorType
+from tunefarm.compiler.types.tensor_type import Attribute
 
 
 class UnlikeSidesError(UnsupportedOperatorError):
@@ -101,9 +101,9 @@ def widened(graph: GraphBuilder, value: Value, shape: tuple[int, ...]) -> Value:
     if value.shape == shape:
         return graph.readable(value)
     if value.dtype is DType.STRING:  # numbers of words
-        numbers = replace(value, type=TensorType(DType.I64, value.shape))
+        numbers = replace(value, type=replace(value.type, dtype=DType.I64))
         wide = widened(graph, numbers, shape)
-        return replace(wide, type=TensorType(DType.STRING, shape))
+        return replace(wide, type=replace(wide.type, dtype=DType.STRING))
     if not value.type.size:
         return graph.constant(np.zeros(shape, value.dtype.numpy))
     behind = tuple(wide - own for wide, own in zip(shape, value.shape, strict=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -18,7 +18,7 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.operators.evaluate_node import evaluate_node
 from tunefarm.compiler.operators.registry import infer_type
-from tunefarm.compiler.types.dims import Dims, extent_of, is_unpadded
+from tunefarm.compiler.types.dims import Dims, is_unpadded
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.large_arrays import kept
 from tunefarm.compiler.types.node import Node
@@ -162,14 +162,15 @@ class GraphBuilder(SizeValues):
 
     def with_dims(self, value: Value, dims: Dims | None) -> Value:
         """The value of which only so much of each axis is there."""
-        if dims is None or all(is_unpadded(axis) for axis in dims):
-            return value if value.padded is None else replace(value, padded=None)
-        if tuple(map(extent_of, dims)) != value.shape:
+        if dims is None or all(map(is_unpadded, dims)):
+            return value if value.padded is None else replace(value, type=value.type.stored)
+        type = TensorType.of(value.dtype, dims)
+        if type != value.type:
             raise ValueError(f"{self.source}: axes {dims} are none of {value.type}")
         self.is_padded = True
         self.run_time.remember(value.name, dims)
         self.padded.holds_anything(value, dims)
-        return replace(value, padded=dims)
+        return replace(value, type=type)
 
     def require(self, wrong: Value, operand: str, reason: str) -> None:
         """Refuse runs in which an element of `wrong`, of bools, is true.
@@ -294,11 +295,10 @@ class GraphBuilder(SizeValues):
                     wanted += "_"
             renamed[internal] = wanted
             taken.add(wanted)
-        graph = self._renamed(tuple(name for name, _ in outputs), renamed)
+        padded = {} if signature is None else self.run_time.padded(signature)
+        graph = self._renamed(tuple(name for name, _ in outputs), renamed, padded)
         if signature is None:
             return graph
-        known = self.run_time.padded(signature)
-        padded = {renamed.get(n, n): dims for n, dims in known.items() if n in self._types}
         unread, zeros = (
             {renamed.get(name, name): dims for name, dims in known.items() if name in self._types}
             for known in (unread, zeros)
@@ -307,7 +307,6 @@ class GraphBuilder(SizeValues):
         return replace(
             graph,
             signature=signature,
-            padded=padded,
             unread=unread,
             zeros=zeros,
             computed_sizes=computed,
@@ -351,7 +350,9 @@ class GraphBuilder(SizeValues):
             self._types[SIZES] = type
         return signature
 
-    def _renamed(self, outputs: tuple[str, ...], renamed: dict[str, str]) -> Graph:
+    def _renamed(
+        self, outputs: tuple[str, ...], renamed: Mapping[str, str], padded: Mapping[str, Dims]
+    ) -> Graph:
         nodes = tuple(
             Node(
                 node.operator,
@@ -367,7 +368,9 @@ class GraphBuilder(SizeValues):
             tuple(value.name for value in self._inputs),
             outputs,
             nodes,
-            MappingProxyType({renamed.get(n, n): _stored(t) for n, t in self._types.items()}),
+            MappingProxyType(
+                {renamed.get(n, n): _stored(t, padded.get(n)) for n, t in self._types.items()}
+            ),
             MappingProxyType({renamed.get(n, n): array for n, array in self._constants.items()}),
         )
 
@@ -386,9 +389,10 @@ def _moved_up(nodes: Sequence[Node], first: int) -> list[Node]:
     return moved
 
 
-def _stored(type: TensorType) -> TensorType:
-    """The type of a value in the graph: words are numbers there."""
-    return TensorType(DType.I64, type.shape) if type.dtype is DType.STRING else type
+def _stored(type: TensorType, padded: Dims | None = None) -> TensorType:
+    """The type of a value in the graph, as much of which is there: words are numbers there."""
+    dtype = DType.I64 if type.dtype is DType.STRING else type.dtype
+    return TensorType(dtype, type.shape, padded)
 
 
 _COLLECTIONS = (list, dict, set)

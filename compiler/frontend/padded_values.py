@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING, TypeAlias
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.frontend.run_time_sizes import RunTimeSizes
 from tunefarm.compiler.frontend.value import Value
-from tunefarm.compiler.operators.padding import LyingApartError, PaddedUse
-from tunefarm.compiler.operators.registry import complete_attributes, is_pointwise, padding_of
+from tunefarm.compiler.operators.registry import (
+    complete_attributes,
+    infer_type,
+    is_pointwise,
+)
 from tunefarm.compiler.operators.registry import operator as definition
+from tunefarm.compiler.operators.types import LyingApartError, Needs, Types
 from tunefarm.compiler.operators.use import Attributes
 from tunefarm.compiler.types.dims import (
     ONE,
@@ -37,7 +41,7 @@ if TYPE_CHECKING:
 # --- Operators that padding asks to be spelled otherwise: a mean is a sum by the true number -----
 #
 # A form takes the place of an operator where an operand is padded; None leaves the operator to its
-# padding rule (`tunefarm.compiler.operators.padding`).
+# type rule (`tunefarm.compiler.operators.types`).
 
 
 PaddedForm: TypeAlias = "Callable[[GraphBuilder, Sequence[Value | None], Attributes], Value | None]"
@@ -282,25 +286,23 @@ class PaddedValues:
     def emit(
         self, operator: str, inputs: Sequence[Value | None], attributes: dict[str, Attribute]
     ) -> Value:
-        """Emit what the operator's padding rule, or its form for padded operands, asks for."""
+        """Emit the operator with what its type rule asks for, or its form for padded operands."""
         operands = [None if value is None else self._graph.readable(value) for value in inputs]
         if all(value is None or value.padded is None for value in operands):
             return self._graph.append(operator, operands, attributes)
-        complete = complete_attributes(Node(operator, (), "", attributes, self._graph.source))
+        node = Node(operator, ("",) * len(operands), "", attributes, self._graph.source)
+        complete = complete_attributes(node)
         form = form_of(operator)
         if form is not None:
             result = form(self._graph, operands, complete)
             if result is not None:
                 return result
-        dims = [None if value is None else value.dims for value in operands]
-        rule = padding_of(operator)
-        if rule is None:
+        if not definition(operator).dynamic:
             reason = f"{operator} is not supported on dynamic sizes"
             raise self._graph.refusal(reason, operands)
-        dtypes = tuple(None if value is None else value.dtype for value in operands)
-        use = PaddedUse(complete, tuple(dims), dtypes)
+        types = Types(None if value is None else value.type for value in operands)
         try:
-            result_dims = rule(use)
+            type = definition(operator).infer(complete, types)
         except LyingApartError:
             short = self._unexpanded(operator, operands)
             if short is not None:
@@ -308,18 +310,17 @@ class PaddedValues:
             dense = [None if value is None else self.dense(value) for value in operands]
             return self.emit(operator, dense, attributes)
         except ShapeError as error:
-            reason = f"{operator}: {error.message}"
-            raise self._graph.refusal(reason, operands, error.hint) from None
+            raise self._refused(node, types, error, operands) from None
         folds = definition(operator).folds_axes
         prepared = [
-            None if value is None else self._prepared(value, position, use, folds)
+            None if value is None else self._prepared(value, position, types.needs, folds)
             for position, value in enumerate(operands)
         ]
         value = self._graph.append(operator, prepared, attributes)
-        for left, right in use.equal:
+        for left, right in types.needs.equal:
             self._graph.run_time.require_equal(left, right, f"node {self._graph.source!r}")
-        value = self._graph.with_dims(value, result_dims)
-        for axis, content in use.known.items():
+        value = self._graph.with_dims(value, type.padded)
+        for axis, content in types.needs.known.items():
             self.fills(value, axis, content)
         first = prepared[0]
         if operator in _MOVES and first is not None:
@@ -328,6 +329,17 @@ class PaddedValues:
             self.moved(value, first, axes, lambda data: graph.emit(operator, data, **attributes))
         self._keep_zeros(operator, prepared, value)
         return value
+
+    def _refused(
+        self, node: Node, types: Types, error: ShapeError, operands: Sequence[Value | None]
+    ) -> ShapeError:
+        """What to raise of an operator that refuses its operands: some at whatever sizes."""
+        try:
+            infer_type(node, types)
+        except ShapeError as at_bounds:
+            if error.message in at_bounds.message:
+                return at_bounds
+        return self._graph.refusal(f"{node.operator}: {error.message}", operands, error.hint)
 
     def _unexpanded(
         self, operator: str, operands: Sequence[Value | None]
@@ -374,12 +386,12 @@ class PaddedValues:
         found = self._known.get((operand.name, own))
         return own >= 0 and found == (value.dims[axis], "zero")
 
-    def _prepared(self, value: Value, position: int, use: PaddedUse, folds: bool) -> Value:
-        """An operand as its rule wants it: axes cut off, padding filled."""
+    def _prepared(self, value: Value, position: int, needs: Needs, folds: bool) -> Value:
+        """An operand as its type rule wants it: axes cut off, padding filled."""
         for axis in range(value.rank):
-            extent = use.extents.get((position, axis))
+            extent = needs.extents.get((position, axis))
             value = value if extent is None else self.cut(value, axis, extent)
         for axis in range(value.rank):
-            content = use.fills.get((position, axis))
+            content = needs.fills.get((position, axis))
             value = value if content is None else self.filled(value, axis, content, folds)
         return value

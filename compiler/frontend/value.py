@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tunefarm.compiler.types.dims import Dims, true_shape, whole_dims
+from tunefarm.compiler.types.dims import Dims
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.sizes import Dimension
 from tunefarm.compiler.types.tensor_type import Array, TensorType
@@ -24,25 +24,28 @@ class Value:
     computations use up leave no trace; a tensor without elements is always constant. The same
     holds for integers that are computed of run-time sizes: `sizes` has them, and `array` is None.
 
-    `type` has the shape at the bounds of all symbols; where less than that may be there `padded`
-    says what is (None: all of it).
+    `type` has the shape at the bounds of all symbols, and says what is there of it.
     """
 
     name: str
     type: TensorType
     array: Array | None = None
-    padded: Dims | None = None
     sizes: Sizes | None = None
+
+    @property
+    def padded(self) -> Dims | None:
+        """What is there of each axis, None where all is."""
+        return self.type.padded
 
     @property
     def dims(self) -> Dims:
         """What is there of each axis: its factors, each a true size and an extent."""
-        return whole_dims(self.type.shape) if self.padded is None else self.padded
+        return self.type.dims
 
     @property
     def true_shape(self) -> tuple[Dimension, ...]:
         """The shape without padding."""
-        return self.type.shape if self.padded is None else true_shape(self.padded)
+        return self.type.true_shape
 
     @property
     def dtype(self) -> DType:

@@ -33,7 +33,6 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.rewriter import Rewriter, consumers, use_counts
 from tunefarm.compiler.kernels.attention import fits_tiles
 from tunefarm.compiler.operators.registry import Pattern, complete_attributes, operator
-from tunefarm.compiler.types.dims import is_unpadded
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.tensor_type import Attribute
@@ -467,8 +466,7 @@ class _Finder:
         if dtype not in self.tiled or match.seen or match.ends.sizes or match.softcap:
             return False
         operands = (match.query, match.key, match.value)
-        padded = (self.graph.padded.get(item.value, ()) for item in operands)
-        if not all(is_unpadded(axis) for dims in padded for axis in dims):
+        if any(self.graph.types[item.value].padded for item in operands):
             return False
         query, key, value = (
             [self.graph.types[item.value].shape[axis] for axis in item.perm] for item in operands

@@ -18,6 +18,7 @@ from tunefarm.compiler.types.dims import Dims
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.signature import SIZES, Signature
 from tunefarm.compiler.types.sizes import Dimension
+from tunefarm.compiler.types.tensor_type import TensorType
 
 _NUMBERS = ("number", "since")
 
@@ -32,7 +33,7 @@ def run(graph: Graph) -> Graph:
     return replace(
         graph,
         nodes=tuple(_renumbered(node, numbers) for node in graph.nodes),
-        padded=_named(graph.padded, first),
+        types={name: _type_named(type, first) for name, type in graph.types.items()},
         unread=_named(graph.unread, first),
         zeros=_named(graph.zeros, first),
     )
@@ -62,11 +63,16 @@ def _renumbered(node: Node, numbers: Mapping[int, int]) -> Node:
     return replace(node, attributes=MappingProxyType(attributes))
 
 
+def _type_named(type: TensorType, first: Mapping[Dimension, Dimension]) -> TensorType:
+    if type.padded is None:
+        return type
+    return TensorType.of(type.dtype, _dims_named(type.padded, first))
+
+
 def _named(values: Mapping[str, Dims], first: Mapping[Dimension, Dimension]) -> dict[str, Dims]:
+    return {name: _dims_named(dims, first) for name, dims in values.items()}
+
+
+def _dims_named(dims: Dims, first: Mapping[Dimension, Dimension]) -> Dims:
     """The axes with each size's first equal in its place."""
-    return {
-        name: tuple(
-            tuple((first.get(true, true), extent) for true, extent in axis) for axis in dims
-        )
-        for name, dims in values.items()
-    }
+    return tuple(tuple((first.get(true, true), extent) for true, extent in axis) for axis in dims)

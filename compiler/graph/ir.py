@@ -24,8 +24,8 @@ class Graph:
     input or a constant.
 
     `signature` is there if some sizes are dynamic: the graph is padded to the bounds then, and
-    reads them from its input `tunefarm.compiler.types.signature.SIZES`. `padded` says of values by
-    name how much of each axis is there, as far as the importer knew and passes kept the value.
+    reads them from its input `tunefarm.compiler.types.signature.SIZES`. Types say how much of each
+    axis is there, as far as the importer knew and passes kept the value.
     `unread` has the axes of values behind whose true sizes nobody reads what results depend on:
     there they may hold anything, or not be computed at all. `zeros` has those of values that the
     importer saw to hold 0 there. `computed_sizes` are outputs of one i64 that hold sizes which the
@@ -41,7 +41,6 @@ class Graph:
     constants: Mapping[str, Array]
     signature: Signature | None = None
     structure: Structure = NO_STRUCTURE
-    padded: Mapping[str, Dims] = field(default_factory=dict)
     unread: Mapping[str, Dims] = field(default_factory=dict)
     zeros: Mapping[str, Dims] = field(default_factory=dict)
     computed_sizes: Mapping[str, Dimension] = field(default_factory=dict)

@@ -54,7 +54,8 @@ class Rewriter:
         """
         node = self.resolve(node)
         if not (id(node) in self._old and same_types(node, self.types, self.graph.types)):
-            self.types[node.output] = node_type(node, self.types)
+            type, before = node_type(node, self.types), self.types.get(node.output)
+            self.types[node.output] = before if type == before and before is not None else type
         self._taken.add(node.output)
         self.nodes.append(node)
         self.producers[node.output] = node

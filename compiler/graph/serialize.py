@@ -39,9 +39,10 @@ def graph_to_json(graph: Graph) -> dict[str, Any]:
 def structure_to_json(graph: Graph) -> dict[str, Any]:
     """Everything about the graph but its constants, as JSON values."""
     signature = graph.signature
+    padded = {name: type.padded for name, type in graph.types.items() if type.padded is not None}
     return {
         **({} if signature is None else {"signature": signature_to_json(signature)}),
-        **({"padded": padded_to_json(graph.padded)} if graph.padded else {}),
+        **({"padded": padded_to_json(padded)} if padded else {}),
         **({"unread": padded_to_json(graph.unread)} if graph.unread else {}),
         **({"zeros": padded_to_json(graph.zeros)} if graph.zeros else {}),
         **_computed_sizes_to_json(graph.computed_sizes),
@@ -75,6 +76,8 @@ def graph_from_structure(value: Any, constants: Mapping[str, Array]) -> Graph:
         raise TunefarmError(f"graph JSON of format {FORMAT} expected, found {found}")
     try:
         types = {name: _type_from_json(type) for name, type in value["types"].items()}
+        for name, dims in _axes_from_json(value, "padded").items():
+            types[name] = TensorType.of(types[name].dtype, dims)
         return Graph(
             str(value["name"]),
             tuple(value["inputs"]),
@@ -92,7 +95,6 @@ def graph_from_structure(value: Any, constants: Mapping[str, Array]) -> Graph:
             types,
             dict(constants),
             signature_from_json(value["signature"]) if "signature" in value else None,
-            padded=_axes_from_json(value, "padded"),
             unread=_axes_from_json(value, "unread"),
             zeros=_axes_from_json(value, "zeros"),
             computed_sizes=_computed_sizes_from_json(value),

@@ -35,7 +35,8 @@ from tunefarm.compiler.operators.rules import (
     product,
     sum_dtype,
 )
-from tunefarm.compiler.operators.use import Attributes, Types, Use, axes_of
+from tunefarm.compiler.operators.types import Types
+from tunefarm.compiler.operators.use import Attributes, Use, axes_of
 from tunefarm.compiler.types.dtypes import FLOATS, DType
 from tunefarm.compiler.types.tensor_type import TensorType
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tunefarm.compiler.operators.use import Attributes, Types
+from tunefarm.compiler.operators.types import Types
+from tunefarm.compiler.operators.use import Attributes
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.numerics import is_narrow
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType

@@ -4,34 +4,42 @@ from __future__ import annotations
 
 from tunefarm.compiler.expr.nodes import Expr, all_of, binary, cast, const, integer, select, sub
 from tunefarm.compiler.kernels.kernel import Tensor
-from tunefarm.compiler.operators.padding import PaddedUse
 from tunefarm.compiler.operators.registry import REQUIRED, Positions
 from tunefarm.compiler.operators.rules import INDICES, check, check_dtype, check_same_dtype
 from tunefarm.compiler.operators.shape import register_move
-from tunefarm.compiler.operators.use import Attributes, Types, Use
-from tunefarm.compiler.types.dims import Dims
+from tunefarm.compiler.operators.types import Types
+from tunefarm.compiler.operators.use import Attributes, Use
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import TensorType
 
 
 def _infer(attributes: Attributes, types: Types) -> TensorType:
+    """What comes behind the update in the cache stays; sizes of the axis are operands."""
     cache, update, starts = types.present(0), types.present(1), types.optional(2)
     check_same_dtype(cache, update)
     axis = attributes.axis("axis", len(cache.shape))
     check(not (attributes.flag("circular") and attributes.flag("ends")), "no end of a circle")
-    fits = len(update.shape) == len(cache.shape) and all(
-        new <= old if at == axis else new == old
-        for at, (new, old) in enumerate(zip(update.shape, cache.shape, strict=True))
-    )
-    check(fits, f"the update {update} does not fit the cache {cache} along axis {axis}")
+    mismatch = f"the update {update} does not fit the cache {cache} along axis {axis}"
+    fits = len(update.shape) == len(cache.shape) and update.shape[axis] <= cache.shape[axis]
+    check(fits, mismatch)
+    dims = list(cache.dims)
+    for other in range(len(dims)):
+        if other != axis:
+            dims[other] = types.same((0, other), (1, other), otherwise=mismatch)
+    if types.optional(4) is None:
+        types.require_whole(1, axis, "the axis of an update")
+    if attributes.flag("circular") and types.optional(3) is None:
+        types.require_whole(0, axis, "the axis of a cache that begins again")
     for size in (types.optional(3), types.optional(4)):
         if size is not None:
             check(size == TensorType(DType.I64, ()), f"{size} is no size")
     if starts is not None:
         check(axis > 0, "axis 0 is that of the sequences")
         check_dtype(starts, INDICES, "the places")
-        check(starts.shape == cache.shape[:1], f"{starts} is not one place per sequence")
-    return cache
+        misplaced = f"{starts} is not one place per sequence"
+        check(len(starts.shape) == 1, misplaced)
+        types.same((0, 0), (2, 0), otherwise=misplaced)
+    return TensorType.of(cache.dtype, tuple(dims))
 
 
 def _cache_update(attributes: Attributes, use: Use) -> Tensor:
@@ -61,21 +69,6 @@ def _cache_update(attributes: Attributes, use: Use) -> Tensor:
     return use.pointwise("cache_update", body)
 
 
-def _padding(use: PaddedUse) -> Dims:
-    """What comes behind the update in the cache stays; sizes of the axis are operands."""
-    cache, axis = use.operand(0), use.attributes.integer("axis")
-    if 4 not in use.present():
-        use.require_whole(1, axis, "the axis of an update")
-    if use.attributes.flag("circular") and 3 not in use.present():
-        use.require_whole(0, axis, "the axis of a cache that begins again")
-    others = {
-        other: use.same((0, other), (1, other)) for other in range(len(cache)) if other != axis
-    }
-    if 2 in use.present():
-        use.same((0, 0), (2, 0))
-    return tuple(others.get(other, cache[other]) for other in range(len(cache)))
-
-
 register_move(
     "cache_update",
     _infer,
@@ -85,7 +78,7 @@ register_move(
     axis=REQUIRED,
     circular=False,
     ends=False,
-    padding_rule=_padding,
+    dynamic=True,
 )
 """`cache_update(cache, update, starts, size, count)`: along `axis` the update from
 `starts[sequence]` on (0 without them), else the cache. What lies behind the end is left out, or

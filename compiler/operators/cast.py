@@ -17,7 +17,8 @@ from tunefarm.compiler.expr.nodes import (
 from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
 from tunefarm.compiler.operators.rules import check, check_dtype
-from tunefarm.compiler.operators.use import Attributes, Types, Use
+from tunefarm.compiler.operators.types import Types
+from tunefarm.compiler.operators.use import Attributes, Use
 from tunefarm.compiler.types.dtypes import ALL, DType
 from tunefarm.compiler.types.tensor_type import TensorType
 
@@ -49,7 +50,7 @@ def _infer_bit_cast(attributes: Attributes, types: Types) -> TensorType:
         width(data.dtype) == width(to),
         f"elements of {data.dtype} have {width(data.dtype)} bits, those of {to} {width(to)}",
     )
-    return TensorType(to, data.shape)
+    return TensorType.of(to, data.dims)
 
 
 def _bit_cast(attributes: Attributes, use: Use) -> Tensor:
@@ -134,6 +135,7 @@ register(
         {"to": REQUIRED},
         cheap=True,
         stored=True,
+        dynamic=True,
     )
 )
 
@@ -150,7 +152,7 @@ def _infer(attributes: Attributes, types: Types) -> TensorType:
     rounding = attributes.choice("rounding", ROUNDINGS)
     check(not rounding or to is DType.F8E8M0, f"{to} is not rounded {rounding}")
     check(not attributes.flag("saturate") or to.is_float, f"{to} does not saturate")
-    return TensorType(to, types.present(0).shape)
+    return TensorType.of(to, types.present(0).dims)
 
 
 def _cast(attributes: Attributes, use: Use) -> Tensor:
@@ -206,5 +208,6 @@ register(
         cheap=True,
         identity_if_same_type=True,
         stored=True,
+        dynamic=True,
     )
 )

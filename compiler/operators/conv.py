@@ -19,7 +19,6 @@ from functools import partial
 
 import numpy as np
 
-from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.expr.nodes import Expr, add, binary, const, integer, mul, select
 from tunefarm.compiler.kernels.kernel import KernelBuilder, Tensor
 from tunefarm.compiler.operators.blocked import (
@@ -31,10 +30,10 @@ from tunefarm.compiler.operators.blocked import (
     BlockedUse,
     Shape,
 )
-from tunefarm.compiler.operators.padding import PaddedUse
 from tunefarm.compiler.operators.registry import OperatorDefinition, Pattern, register
 from tunefarm.compiler.operators.rules import check, check_dtype, product, sum_dtype
-from tunefarm.compiler.operators.use import Attributes, Types, Use
+from tunefarm.compiler.operators.types import Types
+from tunefarm.compiler.operators.use import Attributes, Use
 from tunefarm.compiler.operators.windows import (
     Windows,
     match_channels,
@@ -43,7 +42,7 @@ from tunefarm.compiler.operators.windows import (
     slid_axis,
     spatial_names,
 )
-from tunefarm.compiler.types.dims import Dims, extent_of
+from tunefarm.compiler.types.dims import whole
 from tunefarm.compiler.types.dtypes import NUMBERS, DType
 from tunefarm.compiler.types.tensor_type import TensorType
 
@@ -57,13 +56,19 @@ def groups_of(attributes: Attributes) -> int:
     return groups
 
 
-def check_bias(types: Types, channels: int, dtype: DType) -> None:
-    """Raise `ShapeError` unless input 2 is absent or a bias of this type for each channel."""
+def check_bias(types: Types, channels: int, dtype: DType, axis: int | None) -> None:
+    """Raise `ShapeError` unless input 2 is absent or a bias of this type for each channel.
+
+    `axis` of the weights has as many, None where none has.
+    """
     bias = types.optional(2)
     if bias is None:
         return
     check(bias.dtype is dtype, f"the bias {bias} has not the type of the sums, {dtype}")
-    check(bias.shape == (channels,), f"the bias must have the shape [{channels}], not {bias}")
+    wrong = f"the bias must have the shape [{channels}], not {bias}"
+    check(len(bias.shape) == 1 and (axis is not None or bias.shape == (channels,)), wrong)
+    if axis is not None:
+        types.same((1, axis), (2, 0), otherwise=wrong)
 
 
 def check_weight(attributes: Attributes, types: Types, blocked: bool) -> DType:
@@ -88,15 +93,15 @@ def check_weight(attributes: Attributes, types: Types, blocked: bool) -> DType:
 
 
 def _infer_conv(attributes: Attributes, types: Types) -> TensorType:
+    """Windows read zeros behind the true size, as they do outside of the data."""
     layout = attributes.choice("layout", LAYOUTS)
     dtype = check_weight(attributes, types, layout == BLOCKED)
     data, weight = types.present(0), types.present(1)
     windows, groups = read_windows(attributes, weight.shape[2:]), groups_of(attributes)
     channels, outputs = data.shape[1], weight.shape[0]
     if layout == "NCHW":
-        check(
-            channels == weight.shape[1] * groups,
-            f"{channels} channels are not {groups} groups of {weight.shape[1]}",
+        match_channels(
+            types, 1, groups, f"{channels} channels are not {groups} groups of {weight.shape[1]}"
         )
         check(
             outputs % groups == 0, f"{outputs} output channels do not divide into {groups} groups"
@@ -104,22 +109,19 @@ def _infer_conv(attributes: Attributes, types: Types) -> TensorType:
     else:
         check(windows.rank == 2, f"blocked data has 2 spatial axes, not {windows.rank}")
         _check_blocked(attributes, groups, data, weight)
-    check_bias(types, outputs, dtype)
+    check_bias(types, outputs, dtype, 0)
     _check_pad_value(attributes, data.dtype)
-    spatial = []
+    require_whole_taps(types)
     for axis in range(windows.rank):
-        extent = data.shape[2 + axis] + windows.begins[axis] + windows.ends[axis]
-        reach = windows.reach(axis)
-        check(
-            reach <= extent,
-            f"a kernel that reaches over {reach} does not fit spatial axis {axis} "
-            f"of {extent} with padding",
-        )
-        spatial.append((extent - reach) // windows.strides[axis] + 1)
+        if windows.reach(axis) > 1 or windows.begins[axis] or windows.ends[axis]:
+            if attributes.integer("pad_value"):
+                types.require_whole(0, 2 + axis, "an axis among other values than 0")
+            types.fill(0, 2 + axis, "zero")
+    spatial = [slid_axis(types, windows, axis) for axis in range(windows.rank)]
     if layout == "NCHW":
-        return TensorType(dtype, (data.shape[0], outputs, *spatial))
+        return TensorType.of(dtype, (data.dims[0], weight.dims[0], *spatial))
     block = _block(attributes, data.shape)
-    return TensorType(dtype, (data.shape[0], outputs // block, *spatial, block))
+    return TensorType.of(dtype, (data.dims[0], whole(outputs // block), *spatial, whole(block)))
 
 
 def _check_pad_value(attributes: Attributes, dtype: DType) -> None:
@@ -334,23 +336,6 @@ def _padded_shapes(
     return [(padded_outputs, group_inputs, *kernel), *((padded_outputs,) for _ in bias)]
 
 
-def _conv_padding(use: PaddedUse) -> Dims:
-    """Windows read zeros behind the true size, as they do outside of the data."""
-    data, weight = use.operand(0), use.operand(1)
-    if use.attributes.integer("pad_value"):
-        raise ShapeError("a padding of other values than 0")
-    require_whole_taps(use)
-    match_channels(use, 1)
-    for position in use.present()[2:]:
-        use.same((1, 0), (position, 0))
-    windows = read_windows(use.attributes, tuple(map(extent_of, weight[2:])))
-    for number in range(len(data) - 2):
-        if windows.reach(number) > 1 or windows.begins[number] or windows.ends[number]:
-            use.fill(0, 2 + number, "zero")
-    slid = (slid_axis(use, windows, number) for number in range(len(data) - 2))
-    return data[0], weight[0], *slid
-
-
 register(
     OperatorDefinition(
         "conv",
@@ -372,6 +357,6 @@ register(
         work=work_by_weight,
         outside=lambda attributes, dtype: float(attributes.integer("pad_value")),
         blocked=BlockedRule(_blocked_form, starts=True, padded=_padded_shapes, reblocks=_reblocks),
-        padding=_conv_padding,
+        dynamic=True,
     )
 )

@@ -25,10 +25,10 @@ from tunefarm.compiler.operators.blocked import (
     Shape,
 )
 from tunefarm.compiler.operators.conv import add_bias, check_bias, check_weight, groups_of
-from tunefarm.compiler.operators.padding import PaddedUse
 from tunefarm.compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
 from tunefarm.compiler.operators.rules import check, pad_stage, product
-from tunefarm.compiler.operators.use import Attributes, Types, Use
+from tunefarm.compiler.operators.types import Types
+from tunefarm.compiler.operators.use import Attributes, Use
 from tunefarm.compiler.operators.windows import (
     Windows,
     match_channels,
@@ -36,13 +36,25 @@ from tunefarm.compiler.operators.windows import (
     require_whole_taps,
     spatial_names,
 )
-from tunefarm.compiler.types.dims import Axis, Dims, extent_of, is_unpadded, whole
+from tunefarm.compiler.types.dims import Axis, extent_of, is_unpadded, whole
 from tunefarm.compiler.types.tensor_type import TensorType
 
 LAYOUTS = ("NCHW", BLOCKED)
 
 
+def _spread(types: Types, windows: Windows, number: int, extent: int) -> Axis:
+    """An axis of the result, of this extent, over which windows of a spatial axis are spread."""
+    axis = types.axis(0, 2 + number)
+    if is_unpadded(axis):
+        return whole(extent)
+    types.require_in_one_piece(0, 2 + number, "windows over an axis")
+    types.fill(0, 2 + number, "zero")
+    stride = windows.strides[number]
+    return ((axis[0][0] * stride + (extent - stride * extent_of(axis)), extent),)
+
+
 def _infer_conv_transpose(attributes: Attributes, types: Types) -> TensorType:
+    """The result is as much longer than a multiple of the data as it is at the bounds."""
     blocked = attributes.choice("layout", LAYOUTS) == BLOCKED
     dtype = check_weight(attributes, types, blocked)
     data, weight = types.present(0), types.present(1)
@@ -50,7 +62,6 @@ def _infer_conv_transpose(attributes: Attributes, types: Types) -> TensorType:
     shape, (inputs, group_outputs, *_) = attributes.integers("shape"), weight.shape
     block, rank = data.shape[-1] if blocked else 1, windows.rank
     channels, outputs = data.shape[1] * block, group_outputs * groups
-    check(inputs == channels, f"the data has {channels} channels, the weight {inputs}")
     check(len(shape) == rank, f"shape {list(shape)} needs {rank} entries")
     for axis, extent in enumerate(shape):
         reach = windows.reach(axis, data.shape[2 + axis])
@@ -59,17 +70,23 @@ def _infer_conv_transpose(attributes: Attributes, types: Types) -> TensorType:
             extent >= smallest,
             f"spatial axis {axis} of the result needs a size of {smallest} or more, not {extent}",
         )
+    mismatch = f"the data has {channels} channels, the weight {inputs}"
     if not blocked:
         check(channels % groups == 0, f"{channels} channels do not divide into {groups} groups")
-        check_bias(types, outputs, dtype)
-        return TensorType(dtype, (data.shape[0], outputs, *shape))
+        match_channels(types, 0, groups, mismatch)
+        check_bias(types, outputs, dtype, 1 if groups == 1 else None)
+        require_whole_taps(types)
+        spatial = (_spread(types, windows, axis, extent) for axis, extent in enumerate(shape))
+        made = weight.dims[1] if groups == 1 else whole(outputs)
+        return TensorType.of(dtype, (data.dims[0], made, *spatial))
+    check(inputs == channels, mismatch)
     check(rank == 2, f"blocked data has 2 spatial axes, not {rank}")
     if _is_depthwise(groups, weight.shape, block):
         outputs = channels
     else:
-        whole = group_outputs % block == 0 and inputs % (groups * block) == 0
-        check(whole, f"the channels of one of {groups} groups are no whole blocks of {block}")
-    check_bias(types, outputs, dtype)
+        fits = group_outputs % block == 0 and inputs % (groups * block) == 0
+        check(fits, f"the channels of one of {groups} groups are no whole blocks of {block}")
+    check_bias(types, outputs, dtype, None)
     return TensorType(dtype, (data.shape[0], outputs // block, *shape, block))
 
 
@@ -289,29 +306,6 @@ def _padded_shapes(
     return [(inputs, outputs, *kernel), *((outputs * groups,) for _ in bias)]
 
 
-def _padding(use: PaddedUse) -> Dims:
-    """The result is as much longer than a multiple of the data as it is at the bounds."""
-    data, weight = use.operand(0), use.operand(1)
-    require_whole_taps(use)
-    match_channels(use, 0)
-    windows = read_windows(use.attributes, tuple(map(extent_of, weight[2:])))
-    result: list[Axis] = []
-    for number, extent in enumerate(use.attributes.integers("shape")):
-        axis = data[2 + number]
-        if is_unpadded(axis):
-            result.append(whole(extent))
-            continue
-        use.require_in_one_piece(0, 2 + number, "windows over an axis")
-        use.fill(0, 2 + number, "zero")
-        stride = windows.strides[number]
-        result.append(((axis[0][0] * stride + (extent - stride * extent_of(axis)), extent),))
-    groups = use.attributes.integer("groups")
-    channels = weight[1] if groups == 1 else whole(extent_of(weight[1]) * groups)
-    for position in use.present()[2:]:
-        use.same((1, 1), (position, 0))
-    return data[0], channels, *result
-
-
 register(
     OperatorDefinition(
         "conv_transpose",
@@ -330,6 +324,6 @@ register(
         },
         work=_work,
         blocked=BlockedRule(_blocked_form, starts=True, padded=_padded_shapes),
-        padding=_padding,
+        dynamic=True,
     )
 )

@@ -11,7 +11,6 @@ blocks of it. Else elements are read where they are, so that what is next to the
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from tunefarm.compiler.expr.nodes import Expr, add, binary, integer, mul
 from tunefarm.compiler.kernels.kernel import Tensor
@@ -26,7 +25,8 @@ from tunefarm.compiler.operators.registry import (
     register,
 )
 from tunefarm.compiler.operators.rules import check
-from tunefarm.compiler.operators.use import Attributes, Types, Use
+from tunefarm.compiler.operators.types import Types
+from tunefarm.compiler.operators.use import Attributes, Use
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 ORDERS = ("yxc", "cyx", "xyc")
@@ -149,11 +149,11 @@ def _register(
     def infer(attributes: Attributes, types: Types) -> TensorType:
         type = types.present(0)
         if not attributes.flag("split"):
-            return replace(type, shape=turn(attributes, type).result)
+            return TensorType(type.dtype, turn(attributes, type).result)
         order = perm(attributes, len(type.shape))
         fits = sorted(order) == list(range(len(type.shape)))
         check(fits, f"{type} does not have the axes of data that is split")
-        return replace(type, shape=tuple(type.shape[axis] for axis in order))
+        return TensorType(type.dtype, tuple(type.shape[axis] for axis in order))
 
     def expression(attributes: Attributes, use: Use) -> Tensor:
         data = use.input(0)

@@ -8,10 +8,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.expr.nodes import Expr, binary, cast, const, mul, select, unary
 from tunefarm.compiler.kernels.kernel import Tensor
-from tunefarm.compiler.operators.padding import PaddedUse, PaddingRule
 from tunefarm.compiler.operators.registry import (
     REQUIRED,
     OperatorDefinition,
@@ -22,13 +20,12 @@ from tunefarm.compiler.operators.registry import (
 )
 from tunefarm.compiler.operators.rules import (
     broadcast_load,
-    broadcast_shapes,
     check,
     check_dtype,
     check_same_dtype,
 )
-from tunefarm.compiler.operators.use import Attributes, Types, Use
-from tunefarm.compiler.types.dims import Dims
+from tunefarm.compiler.operators.types import Types
+from tunefarm.compiler.operators.use import Attributes, Use
 from tunefarm.compiler.types.dtypes import (
     ALL,
     BOOLS,
@@ -55,7 +52,6 @@ def pointwise(
     cheap: bool = True,
     commutes: bool = False,
     neutral: float | None = None,
-    padding: PaddingRule | None = None,
 ) -> None:
     """Register a pointwise operator."""
 
@@ -79,7 +75,7 @@ def pointwise(
             cheap=cheap,
             commutes=commutes,
             neutral=neutral,
-            padding=padding,
+            dynamic=True,
         )
     )
 
@@ -109,7 +105,7 @@ def register_unary(
                 attributes.floating(attribute)
         if validate is not None:
             validate(attributes)
-        return TensorType(result or type.dtype, type.shape)
+        return TensorType.of(result or type.dtype, type.dims)
 
     pointwise(name, 1, infer, body, attributes=defaults, cheap=cheap)
 
@@ -169,12 +165,19 @@ register_unary("bitwise_not", INTEGERS, _bitwise_not)
 # --- two and three operands ---------------------------------------------------------------------
 
 
-def _infer_binary(allowed: frozenset[DType], result: DType | None) -> TypeRule:
+def _infer_binary(
+    allowed: frozenset[DType], result: DType | None, divides: bool = False
+) -> TypeRule:
+    """Integers are not divided by what may be 0."""
+
     def infer(attributes: Attributes, types: Types) -> TensorType:
         left, right = types.present(0), types.present(1)
         check_dtype(left, allowed, "the left operand")
         check_same_dtype(left, right)
-        return TensorType(result or left.dtype, broadcast_shapes(left.shape, right.shape))
+        if divides and right.dtype.is_integer:
+            for axis in range(len(right.shape)):
+                types.fill(1, axis, "one")
+        return TensorType.of(result or left.dtype, types.broadcast(0, 1))
 
     return infer
 
@@ -187,7 +190,7 @@ def _infer_pow(attributes: Attributes, types: Types) -> TensorType:
     base, exponent = types.present(0), types.present(1)
     check_dtype(base, NUMBERS, "the base")
     check_dtype(exponent, NUMBERS, "the exponent")
-    return TensorType(base.dtype, broadcast_shapes(base.shape, exponent.shape))
+    return TensorType.of(base.dtype, types.broadcast(0, 1))
 
 
 def _pow(attributes: Attributes, base: Expr, exponent: Expr) -> Expr:
@@ -211,10 +214,10 @@ def _bit_shift(attributes: Attributes, left: Expr, right: Expr) -> Expr:
 
 def _infer_prelu(attributes: Attributes, types: Types) -> TensorType:
     data, slope = types.present(0), types.present(1)
-    result = _infer_binary(NUMBERS, None)(attributes, types)
-    if result.shape != data.shape:
-        raise ShapeError(f"the slope {slope} does not broadcast to the data's shape")
-    return result
+    check_dtype(data, NUMBERS, "the left operand")
+    check_same_dtype(data, slope)
+    mismatch = f"the slope {slope} does not broadcast to the data's shape"
+    return TensorType.of(data.dtype, types.broadcast_to(0, 1, otherwise=mismatch))
 
 
 def _prelu(attributes: Attributes, x: Expr, slope: Expr) -> Expr:
@@ -227,7 +230,7 @@ def _infer_where(attributes: Attributes, types: Types) -> TensorType:
     condition, then, otherwise = (types.present(position) for position in range(3))
     check_dtype(condition, BOOLS, "the condition")
     check_same_dtype(then, otherwise)
-    return TensorType(then.dtype, broadcast_shapes(condition.shape, then.shape, otherwise.shape))
+    return TensorType.of(then.dtype, types.broadcast(0, 1, 2))
 
 
 def _where(attributes: Attributes, condition: Expr, then: Expr, otherwise: Expr) -> Expr:
@@ -243,10 +246,10 @@ def _register_binary(
     cheap: bool = True,
     commutes: bool = False,
     neutral: float | None = None,
-    padding: PaddingRule | None = None,
+    divides: bool = False,
 ) -> None:
     """An operator of two operands of one type; its `body` is the function of its name if None."""
-    function, infer = body or _plain_binary(name), _infer_binary(allowed, result)
+    function, infer = body or _plain_binary(name), _infer_binary(allowed, result, divides)
     pointwise(
         name,
         2,
@@ -255,18 +258,7 @@ def _register_binary(
         cheap=cheap,
         commutes=commutes,
         neutral=neutral,
-        padding=padding,
     )
-
-
-def _quotient_padding(use: PaddedUse) -> Dims:
-    """Integers are not divided by what may be 0."""
-    result = use.broadcast(0, 1)
-    dtype = use.dtypes[1]
-    if dtype is not None and dtype.is_integer:
-        for axis in range(len(use.operand(1))):
-            use.fill(1, axis, "one")
-    return result
 
 
 _register_binary("add", NUMBERS, commutes=True, neutral=0)
@@ -274,9 +266,9 @@ _register_binary("sub", NUMBERS, neutral=0)
 _register_binary("mul", NUMBERS, commutes=True, neutral=1)
 _register_binary("max", NUMBERS, commutes=True)
 _register_binary("min", NUMBERS, commutes=True)
-_register_binary("div", NUMBERS, cheap=False, neutral=1, padding=_quotient_padding)
-_register_binary("mod", NUMBERS, cheap=False, padding=_quotient_padding)
-_register_binary("fmod", NUMBERS, cheap=False, padding=_quotient_padding)
+_register_binary("div", NUMBERS, cheap=False, neutral=1, divides=True)
+_register_binary("mod", NUMBERS, cheap=False, divides=True)
+_register_binary("fmod", NUMBERS, cheap=False, divides=True)
 for _name in ("and", "or", "xor"):
     _register_binary(_name, BOOLS, commutes=True)
     _register_binary(f"bitwise_{_name}", INTEGERS, _plain_binary(_name))
@@ -305,8 +297,10 @@ pointwise("where", 3, _infer_where, _where)
 def _infer(attributes: Attributes, types: Types) -> TensorType:
     condition, then, otherwise = (types.present(position) for position in range(3))
     check(condition == TensorType(DType.BOOL, ()), f"the condition is no bool, but {condition}")
-    check(then == otherwise, f"one value is {then}, the other one {otherwise}")
-    return then
+    differ = f"one value is {then}, the other one {otherwise}"
+    check(then.dtype == otherwise.dtype and len(then.shape) == len(otherwise.shape), differ)
+    places = (((1, axis), (2, axis)) for axis in range(len(then.shape)))
+    return TensorType.of(then.dtype, tuple(types.same(*p, otherwise=differ) for p in places))
 
 
 def _choose(attributes: Attributes, use: Use) -> Tensor:
@@ -314,10 +308,6 @@ def _choose(attributes: Attributes, use: Use) -> Tensor:
     return use.pointwise(
         "chosen", lambda indices: select(condition[()], then[indices], otherwise[indices])
     )
-
-
-def _padding(use: PaddedUse) -> Dims:
-    return use.broadcast(1, 2)
 
 
 register(
@@ -331,7 +321,7 @@ register(
         stored=True,
         lazy=True,
         moves=True,
-        padding=_padding,
+        dynamic=True,
     )
 )
 """`choose(condition, then, otherwise)`: a copy of one of two tensors."""

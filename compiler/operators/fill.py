@@ -14,10 +14,10 @@ from typing import Final
 from tunefarm.compiler.expr.nodes import Expr, all_of, binary, const, integer, select
 from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse
-from tunefarm.compiler.operators.padding import unchanged
 from tunefarm.compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
 from tunefarm.compiler.operators.rules import check
-from tunefarm.compiler.operators.use import Attributes, Types, Use
+from tunefarm.compiler.operators.types import Types
+from tunefarm.compiler.operators.use import Attributes, Use
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import TensorType
 
@@ -123,7 +123,7 @@ register(
         cheap=True,
         looked_up=1,
         blocked=BlockedRule(_blocked),
-        padding=unchanged,
+        dynamic=True,
     )
 )
 """`fill(x, sizes)`: x where the index of `axis` is below `sizes[number]`, and not below

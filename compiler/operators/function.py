@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
 from tunefarm.compiler.operators.rules import check
-from tunefarm.compiler.operators.use import Attributes, Types
+from tunefarm.compiler.operators.types import Types
+from tunefarm.compiler.operators.use import Attributes
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.open_axes import OpenAxes, bound_shape
 from tunefarm.compiler.types.tensor_type import TensorType

@@ -26,7 +26,6 @@ from tunefarm.compiler.expr.nodes import (
 )
 from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.kernels.scatter import MISSED, last_write, place_of
-from tunefarm.compiler.operators.padding import PaddedUse, PaddingRule, unchanged
 from tunefarm.compiler.operators.registry import (
     REQUIRED,
     ExpressionRule,
@@ -39,8 +38,9 @@ from tunefarm.compiler.operators.registry import (
 )
 from tunefarm.compiler.operators.rules import INDICES, check, check_dtype, check_same_dtype
 from tunefarm.compiler.operators.shape import register_move
-from tunefarm.compiler.operators.use import Attributes, Types, Use, axes_of
-from tunefarm.compiler.types.dims import Dims, extent_of, whole
+from tunefarm.compiler.operators.types import Types
+from tunefarm.compiler.operators.use import Attributes, Use, axes_of
+from tunefarm.compiler.types.dims import whole
 from tunefarm.compiler.types.dtypes import NUMBERS, DType
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
@@ -59,11 +59,12 @@ def _position(position: Expr, extent: int) -> Expr:
 
 
 def _infer_gather(attributes: Attributes, types: Types) -> TensorType:
+    """Positions in padding are clamped, by the operator itself, and what they give is padding."""
     data, indices = types.present(0), types.present(1)
     check_dtype(indices, INDICES, "the index tensor")
     axis = attributes.axis("axis", len(data.shape))
-    shape = (*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :])
-    return TensorType(data.dtype, shape)
+    dims = (*data.dims[:axis], *indices.dims, *data.dims[axis + 1 :])
+    return TensorType.of(data.dtype, dims)
 
 
 def _gather(attributes: Attributes, use: Use) -> Tensor:
@@ -79,6 +80,7 @@ def _gather(attributes: Attributes, use: Use) -> Tensor:
 
 
 def _infer_gather_elements(attributes: Attributes, types: Types) -> TensorType:
+    """There may be fewer indices along the other axes than elements, which a run checks."""
     data, indices = types.present(0), types.present(1)
     check_dtype(indices, INDICES, "the index tensor")
     axis = attributes.axis("axis", len(data.shape))
@@ -86,12 +88,13 @@ def _infer_gather_elements(attributes: Attributes, types: Types) -> TensorType:
         len(indices.shape) == len(data.shape),
         f"the data has {len(data.shape)} axes, the index tensor {len(indices.shape)}",
     )
+    dims = list(indices.dims)
     for other, (picked, extent) in enumerate(zip(indices.shape, data.shape, strict=True)):
-        check(
-            other == axis or picked <= extent,
-            f"axis {other} of the index tensor has the size {picked}, that of the data {extent}",
-        )
-    return TensorType(data.dtype, indices.shape)
+        if other != axis:
+            longer = f"axis {other} of the index tensor has the size {picked}, "
+            longer += f"that of the data {extent}"
+            dims[other] = types.within((1, other), (0, other), longer)
+    return TensorType.of(data.dtype, tuple(dims))
 
 
 def _gather_elements(attributes: Attributes, use: Use) -> Tensor:
@@ -114,16 +117,18 @@ def _infer_gather_nd(attributes: Attributes, types: Types) -> TensorType:
         0 <= batch < min(len(data.shape), len(indices.shape)),
         f"batch_dims {batch} is not less than both ranks",
     )
-    check(
-        data.shape[:batch] == indices.shape[:batch],
-        f"the first {batch} dimensions of the data and of the index tensor differ",
-    )
+    types.require_whole(1, len(indices.shape) - 1, "an index tuple")
+    differ = f"the first {batch} dimensions of the data and of the index tensor differ"
+    shared = (types.same((0, axis), (1, axis), otherwise=differ) for axis in range(batch))
     depth = indices.shape[-1]
     check(
         batch + depth <= len(data.shape),
         f"index tuples of {depth} entries after {batch} batch axes, for data of {data}",
     )
-    return TensorType(data.dtype, (*indices.shape[:-1], *data.shape[batch + depth :]))
+    for axis in range(batch, batch + depth):
+        types.require_in_one_piece(0, axis, "positions")
+    dims = (*shared, *indices.dims[batch:-1], *data.dims[batch + depth :])
+    return TensorType.of(data.dtype, dims)
 
 
 def _gather_nd(attributes: Attributes, use: Use) -> Tensor:
@@ -147,7 +152,7 @@ def _infer_one_hot(attributes: Attributes, types: Types) -> TensorType:
     check(values.shape == (2,), f"the values must be [off, on], not {values}")
     axis = attributes.axis("axis", len(indices.shape) + 1)
     depth = attributes.integer("depth")
-    return TensorType(values.dtype, (*indices.shape[:axis], depth, *indices.shape[axis:]))
+    return TensorType.of(values.dtype, (*indices.dims[:axis], whole(depth), *indices.dims[axis:]))
 
 
 def _one_hot(attributes: Attributes, use: Use) -> Tensor:
@@ -162,48 +167,16 @@ def _one_hot(attributes: Attributes, use: Use) -> Tensor:
     return use.pointwise("one_hot", value)
 
 
-def _gather_padding(use: PaddedUse) -> Dims:
-    """Positions in padding are clamped, by the operator itself, and what they give is padding."""
-    data, picks = use.operand(0), use.operand(1)
-    axis = use.attributes.integer("axis")
-    return *data[:axis], *picks, *data[axis + 1 :]
-
-
-def _gather_elements_padding(use: PaddedUse) -> Dims:
-    """There may be fewer indices along the other axes than elements, which a run checks."""
-    axis = use.attributes.integer("axis")
-    return tuple(
-        picked if number == axis else use.within((1, number), (0, number))
-        for number, picked in enumerate(use.operand(1))
-    )
-
-
-def _gather_nd_padding(use: PaddedUse) -> Dims:
-    data, picks = use.operand(0), use.operand(1)
-    batch = use.attributes.integer("batch_dims")
-    use.require_whole(1, len(picks) - 1, "an index tuple")
-    shared = tuple(use.same((0, axis), (1, axis)) for axis in range(batch))
-    depth = extent_of(picks[-1])
-    for axis in range(batch, batch + depth):
-        use.require_in_one_piece(0, axis, "positions")
-    return *shared, *picks[batch:-1], *data[batch + depth :]
-
-
-def _one_hot_padding(use: PaddedUse) -> Dims:
-    picks, axis = use.operand(0), use.attributes.integer("axis")
-    return *picks[:axis], whole(use.attributes.integer("depth")), *picks[axis:]
-
-
 _register = partial(register_move, inputs=2, cheap=False, positions=Positions.LOOKED_UP)
-_register("gather", _infer_gather, _gather, axis=0, padding_rule=_gather_padding)
+_register("gather", _infer_gather, _gather, axis=0, dynamic=True)
 _register(
     "gather_elements",
     _infer_gather_elements,
     _gather_elements,
     axis=0,
-    padding_rule=_gather_elements_padding,
+    dynamic=True,
 )
-_register("gather_nd", _infer_gather_nd, _gather_nd, batch_dims=0, padding_rule=_gather_nd_padding)
+_register("gather_nd", _infer_gather_nd, _gather_nd, batch_dims=0, dynamic=True)
 register_move(
     "one_hot",
     _infer_one_hot,
@@ -212,7 +185,7 @@ register_move(
     cheap=False,
     depth=REQUIRED,
     axis=REQUIRED,
-    padding_rule=_one_hot_padding,
+    dynamic=True,
 )
 
 
@@ -231,14 +204,18 @@ _UPDATES = "u"
 
 
 def _infer_elements(attributes: Attributes, types: Types) -> TensorType:
+    """Updates in padding go nowhere: their positions are the lowest number."""
     data, indices, updates = types.present(0), types.present(1), types.present(2)
     _check_operands(attributes, data, indices, updates)
     check(len(data.shape) == 3, f"the data is {data}, and not [before, axis, behind]")
-    check(
-        indices.shape == updates.shape and indices.shape[::2] == data.shape[::2],
-        f"indices {indices} and updates {updates} do not fit {data}",
+    mismatch = f"indices {indices} and updates {updates} do not fit {data}"
+    check(len(indices.shape) == len(updates.shape) == 3, mismatch)
+    types.same((1, 1), (2, 1), otherwise=mismatch)
+    types.fill(1, 1, "lowest")
+    before, behind = (
+        types.same((0, axis), (1, axis), (2, axis), otherwise=mismatch) for axis in (0, 2)
     )
-    return data
+    return TensorType.of(data.dtype, (before, data.dims[1], behind))
 
 
 def _infer_rows(attributes: Attributes, types: Types) -> TensorType:
@@ -246,11 +223,12 @@ def _infer_rows(attributes: Attributes, types: Types) -> TensorType:
     _check_operands(attributes, data, indices, updates)
     named = attributes.integers("named")
     check(len(data.shape) == 2 and prod(named) == data.shape[0], f"{data} has not {named} rows")
-    check(
-        indices.shape[1:] == (len(named),) and updates.shape == (indices.shape[0], data.shape[1]),
-        f"indices {indices} and updates {updates} do not fit rows {list(named)} of {data}",
-    )
-    return data
+    mismatch = f"indices {indices} and updates {updates} do not fit rows {list(named)} of {data}"
+    check(indices.shape[1:] == (len(named),) and len(updates.shape) == 2, mismatch)
+    types.same((1, 0), (2, 0), otherwise=mismatch)
+    types.fill(1, 0, "lowest")
+    behind = types.same((0, 1), (2, 1), otherwise=mismatch)
+    return TensorType.of(data.dtype, (data.dims[0], behind))
 
 
 def _check_operands(
@@ -345,34 +323,18 @@ def _scattered(
     return use.pointwise("scatter", element)
 
 
-def _definition(
-    name: str, infer: TypeRule, expression: ExpressionRule, padding: PaddingRule
-) -> OperatorDefinition:
+def _definition(name: str, infer: TypeRule, expression: ExpressionRule) -> OperatorDefinition:
     attributes: dict[str, Attribute | Required] = {"reduction": "none"}
     if infer is _infer_rows:
         attributes["named"] = REQUIRED
     return OperatorDefinition(
-        name, Pattern.OPAQUE, 3, infer, expression, attributes, alone=True, padding=padding
+        name, Pattern.OPAQUE, 3, infer, expression, attributes, alone=True, dynamic=True
     )
 
 
-def _elements_padding(use: PaddedUse) -> Dims:
-    """Updates in padding go nowhere: their positions are the lowest number."""
-    before = use.same((0, 0), (1, 0), (2, 0))
-    use.same((1, 1), (2, 1))
-    use.fill(1, 1, "lowest")
-    return before, use.operand(0)[1], use.same((0, 2), (1, 2), (2, 2))
-
-
-def _rows_padding(use: PaddedUse) -> Dims:
-    use.same((1, 0), (2, 0))
-    use.fill(1, 0, "lowest")
-    return use.operand(0)[0], use.same((0, 1), (2, 1))
-
-
 register(
-    _definition("scatter_elements", _infer_elements, _elements, _elements_padding),
-    _definition("scatter_rows", _infer_rows, _rows, _rows_padding),
+    _definition("scatter_elements", _infer_elements, _elements),
+    _definition("scatter_rows", _infer_rows, _rows),
 )
 
 
@@ -390,7 +352,7 @@ def _infer_lookup(attributes: Attributes, types: Types) -> TensorType:
     check_dtype(data, BYTES, "the data")
     check_dtype(table, BYTES, "the table")
     check(table.shape == (ENTRIES,), f"the table {table} has not {ENTRIES} entries")
-    return TensorType(table.dtype, data.shape)
+    return TensorType.of(table.dtype, data.dims)
 
 
 def _lookup(attributes: Attributes, use: Use) -> Tensor:
@@ -411,6 +373,6 @@ register(
         _lookup,
         cheap=True,
         looked_up=1,
-        padding=unchanged,
+        dynamic=True,
     )
 )

@@ -9,7 +9,8 @@ from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.operators.registry import REQUIRED
 from tunefarm.compiler.operators.rules import check
 from tunefarm.compiler.operators.shape import register_move
-from tunefarm.compiler.operators.use import Attributes, Types, Use
+from tunefarm.compiler.operators.types import Types
+from tunefarm.compiler.operators.use import Attributes, Use
 from tunefarm.compiler.types.tensor_type import TensorType
 
 

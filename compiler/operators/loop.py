@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 from tunefarm.compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
 from tunefarm.compiler.operators.rules import check
-from tunefarm.compiler.operators.use import Attributes, Types
+from tunefarm.compiler.operators.types import Types
+from tunefarm.compiler.operators.use import Attributes
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.tensor_type import TensorType
@@ -92,7 +93,12 @@ def _result(attributes: Attributes, types: Types) -> TensorType:
 
 register(
     OperatorDefinition(
-        STATE, Pattern.LOOP, 1, _state, None, {"loop": REQUIRED, "number": REQUIRED}
+        STATE,
+        Pattern.LOOP,
+        1,
+        _state,
+        None,
+        {"loop": REQUIRED, "number": REQUIRED},
     ),
     OperatorDefinition(INDEX, Pattern.LOOP, 1, _index, None, {"loop": REQUIRED}),
     OperatorDefinition(

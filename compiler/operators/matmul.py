@@ -8,28 +8,28 @@ from __future__ import annotations
 
 from tunefarm.compiler.expr.nodes import Expr
 from tunefarm.compiler.kernels.kernel import Tensor
-from tunefarm.compiler.operators.padding import PaddedUse
 from tunefarm.compiler.operators.registry import OperatorDefinition, Pattern, register
 from tunefarm.compiler.operators.rules import (
     broadcast_load,
-    broadcast_shapes,
     check,
     check_dtype,
     product,
     sum_dtype,
 )
-from tunefarm.compiler.operators.use import Attributes, Types, Use, axes_of
-from tunefarm.compiler.types.dims import Dims
+from tunefarm.compiler.operators.types import Types
+from tunefarm.compiler.operators.use import Attributes, Use, axes_of
 from tunefarm.compiler.types.dtypes import NUMBERS
 from tunefarm.compiler.types.tensor_type import TensorType
 
 
 def _matrix(type: TensorType, transposed: bool) -> tuple[int, int]:
-    rows, columns = type.shape[-2:]
-    return (columns, rows) if transposed else (rows, columns)
+    """The axes that are the rows and columns of an operand's matrices."""
+    rank = len(type.shape)
+    return (rank - 1, rank - 2) if transposed else (rank - 2, rank - 1)
 
 
 def _infer_matmul(attributes: Attributes, types: Types) -> TensorType:
+    """Padding of the inner axis is 0 in both operands: 0 times NaN would be NaN."""
     left, right = types.present(0), types.present(1)
     check_dtype(left, NUMBERS)
     dtype = sum_dtype(attributes, left, right)
@@ -39,9 +39,13 @@ def _infer_matmul(attributes: Attributes, types: Types) -> TensorType:
     )
     rows, left_inner = _matrix(left, attributes.flag("transpose_a"))
     right_inner, columns = _matrix(right, attributes.flag("transpose_b"))
-    check(left_inner == right_inner, f"the inner dimensions {left_inner} and {right_inner} differ")
-    batch = broadcast_shapes(left.shape[:-2], right.shape[:-2])
-    return TensorType(dtype, (*batch, rows, columns))
+    inner = (0, left_inner), (1, right_inner)
+    extents = " and ".join(str(types.present(operand).shape[axis]) for operand, axis in inner)
+    types.same(*inner, otherwise=f"the inner dimensions {extents} differ")
+    for place in inner:
+        types.fill(*place, "zero")
+    batch = types.broadcast(0, 1, but=2)
+    return TensorType.of(dtype, (*batch, left.dims[rows], right.dims[columns]))
 
 
 def _matmul(attributes: Attributes, use: Use) -> Tensor:
@@ -71,22 +75,9 @@ def _matmul(attributes: Attributes, use: Use) -> Tensor:
 
 
 def _work(attributes: Attributes, types: Types, result: TensorType) -> int:
-    _, inner = _matrix(types.present(0), attributes.flag("transpose_a"))
-    return result.size * inner
-
-
-def _matmul_padding(use: PaddedUse) -> Dims:
-    """Padding of the inner axis is 0 in both operands: 0 times NaN would be NaN."""
-    left, right = use.operand(0), use.operand(1)
-    turned = use.attributes.flag("transpose_a"), use.attributes.flag("transpose_b")
-    rows, left_inner = (-1, -2) if turned[0] else (-2, -1)
-    right_inner, columns = (-1, -2) if turned[1] else (-2, -1)
-    batch = use.broadcast(0, 1, but=2)
-    inner = ((0, len(left) + left_inner), (1, len(right) + right_inner))
-    use.same(*inner)
-    for place in inner:
-        use.fill(*place, "zero")
-    return *batch, left[rows], right[columns]
+    left = types.present(0)
+    _, inner = _matrix(left, attributes.flag("transpose_a"))
+    return result.size * left.shape[inner]
 
 
 register(
@@ -98,6 +89,6 @@ register(
         _matmul,
         {"transpose_a": False, "transpose_b": False, "accumulator": ""},
         work=_work,
-        padding=_matmul_padding,
+        dynamic=True,
     )
 )

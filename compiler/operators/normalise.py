@@ -27,17 +27,15 @@ from tunefarm.compiler.operators.blocked import (
     BlockedUse,
     Shape,
 )
-from tunefarm.compiler.operators.padding import PaddedUse
 from tunefarm.compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
 from tunefarm.compiler.operators.rules import (
     broadcast_load,
-    broadcast_shapes,
     check,
     check_dtype,
     check_same_dtype,
 )
-from tunefarm.compiler.operators.use import Attributes, Types, Use, axes_of
-from tunefarm.compiler.types.dims import Dims
+from tunefarm.compiler.operators.types import Types
+from tunefarm.compiler.operators.use import Attributes, Use, axes_of
 from tunefarm.compiler.types.dtypes import FLOATS
 from tunefarm.compiler.types.tensor_type import TensorType
 
@@ -109,12 +107,13 @@ def _infer_layer_norm(attributes: Attributes, types: Types) -> TensorType:
             wanted = (data.shape[1] * data.shape[-1], 1, 1)
             check(type.shape == wanted, f"the {name} must be {list(wanted)}, not {type}")
             continue
-        normalised = data.shape[axis:]
-        check(
-            broadcast_shapes(type.shape, data.shape) == data.shape,
-            f"the {name} {type} does not broadcast to the normalised axes {list(normalised)}",
-        )
-    return data
+        mismatch = f"the {name} {type} does not broadcast to the normalised axes "
+        types.broadcast_to(0, 1 + (name == "bias"), otherwise=mismatch + str([*data.shape[axis:]]))
+    if blocked:
+        return data
+    for normalised in range(axis, len(data.shape)):
+        types.require_whole(0, normalised, "a row that is normalised")
+    return TensorType.of(data.dtype, types.broadcast(*types.positions()))
 
 
 def _parameter(tensor: Tensor, indices: tuple[Expr, ...], use: Use, blocked: bool) -> Expr:
@@ -198,6 +197,8 @@ def _infer_mean_variance_norm(attributes: Attributes, types: Types) -> TensorTyp
     check(fits, f"{list(axes)} are not different axes of a tensor of rank {rank}")
     check(bool(axes), "at least one axis is needed")
     attributes.floating("epsilon")
+    for axis in axes:
+        types.require_whole(0, axis, "an axis that is normalised")
     return data
 
 
@@ -218,7 +219,7 @@ def _mean_variance_norm(attributes: Attributes, use: Use) -> Tensor:
 def _infer_lp_norm(attributes: Attributes, types: Types) -> TensorType:
     data = types.present(0)
     check_dtype(data, FLOATS)
-    attributes.axis("axis", len(data.shape))
+    types.fill(0, attributes.axis("axis", len(data.shape)), "zero")
     check(attributes.integer("p") in (1, 2), "p must be 1 or 2")
     return data
 
@@ -242,25 +243,6 @@ def _lp_norm(attributes: Attributes, use: Use) -> Tensor:
     return use.pointwise("lp_norm", lambda i: mul(data[i], factor[rows.kept(i)]))
 
 
-def _lp_norm_padding(use: PaddedUse) -> Dims:
-    use.fill(0, use.attributes.integer("axis"), "zero")
-    return use.operand(0)
-
-
-def _row_padding(use: PaddedUse) -> Dims:
-    """Rows are whole, and scales and biases broadcast to them."""
-    data = use.operand(0)
-    for axis in range(use.attributes.integer("axis"), len(data)):
-        use.require_whole(0, axis, "a row that is normalised")
-    return use.broadcast(*use.present())
-
-
-def _mean_variance_padding(use: PaddedUse) -> Dims:
-    for axis in use.attributes.integers("axes"):
-        use.require_whole(0, axis, "an axis that is normalised")
-    return use.operand(0)
-
-
 register(
     OperatorDefinition(
         "layer_norm",
@@ -271,7 +253,7 @@ register(
         {"axis": REQUIRED, "epsilon": 1e-5, "layout": PLAIN},
         passes=3,
         blocked=BlockedRule(_blocked_layer_norm, padded=_padded_parameters),
-        padding=_row_padding,
+        dynamic=True,
     ),
     OperatorDefinition(
         "rms_norm",
@@ -281,7 +263,7 @@ register(
         _rms_norm,
         {"axis": REQUIRED, "epsilon": 1e-5},
         passes=2,
-        padding=_row_padding,
+        dynamic=True,
     ),
     OperatorDefinition(
         "mean_variance_norm",
@@ -291,7 +273,7 @@ register(
         _mean_variance_norm,
         {"axes": REQUIRED, "epsilon": 1e-9},
         passes=3,
-        padding=_mean_variance_padding,
+        dynamic=True,
     ),
     OperatorDefinition(
         "lp_norm",
@@ -301,7 +283,7 @@ register(
         _lp_norm,
         {"axis": REQUIRED, "p": 2},
         passes=2,
-        padding=_lp_norm_padding,
+        dynamic=True,
     ),
 )
 
@@ -317,11 +299,11 @@ def _infer_batch_norm(attributes: Attributes, types: Types) -> TensorType:
     for position, name in enumerate(("scale", "bias", "mean", "variance"), start=1):
         type = types.present(position)
         check_same_dtype(data, type)
-        check(
-            type.shape == data.shape[1:2],
-            f"the {name} must have the shape [{data.shape[1]}], not {type}",
-        )
-    return data
+        wrong = f"the {name} must have the shape [{data.shape[1]}], not {type}"
+        check(len(type.shape) == 1, wrong)
+        types.same((0, 1), (position, 0), otherwise=wrong)
+    channels = types.same((0, 1), (1, 0), (2, 0), (3, 0), (4, 0))
+    return TensorType.of(data.dtype, (data.dims[0], channels, *data.dims[2:]))
 
 
 def _batch_norm(attributes: Attributes, use: Use) -> Tensor:
@@ -348,6 +330,7 @@ def _infer_lrn(attributes: Attributes, types: Types) -> TensorType:
     check(attributes.integer("size") >= 1, "the size must be at least 1")
     for name in ("alpha", "beta", "bias"):
         attributes.floating(name)
+    types.fill(0, 1, "zero")
     return data
 
 
@@ -376,17 +359,6 @@ def _lrn(attributes: Attributes, use: Use) -> Tensor:
     return use.pointwise("lrn", value)
 
 
-def _batch_norm_padding(use: PaddedUse) -> Dims:
-    data = use.operand(0)
-    channels = use.same((0, 1), *((position, 0) for position in use.present()[1:]))
-    return data[0], channels, *data[2:]
-
-
-def _lrn_padding(use: PaddedUse) -> Dims:
-    use.fill(0, 1, "zero")
-    return use.operand(0)
-
-
 register(
     OperatorDefinition(
         "batch_norm",
@@ -395,7 +367,7 @@ register(
         _infer_batch_norm,
         _batch_norm,
         {"epsilon": 1e-5},
-        padding=_batch_norm_padding,
+        dynamic=True,
     ),
     OperatorDefinition(
         "lrn",
@@ -404,7 +376,7 @@ register(
         _infer_lrn,
         _lrn,
         {"size": REQUIRED, "alpha": 1e-4, "beta": 0.75, "bias": 1.0},
-        padding=_lrn_padding,
+        dynamic=True,
     ),
 )
 
@@ -415,8 +387,13 @@ register(
 def _infer_softmax(attributes: Attributes, types: Types) -> TensorType:
     type = types.present(0)
     check_dtype(type, FLOATS)
-    attributes.axis("axis", len(type.shape))
+    types.fill(0, attributes.axis("axis", len(type.shape)), "lowest")
     return type
+
+
+def _infer_probabilities(attributes: Attributes, types: Types) -> TensorType:
+    types.needs.known[attributes.integer("axis")] = "zero"  # exp(-inf)
+    return _infer_softmax(attributes, types)
 
 
 def _maximum(builder: KernelBuilder, data: Tensor, axis: int) -> Tensor:
@@ -480,34 +457,22 @@ def _log_softmax(attributes: Attributes, use: Use) -> Tensor:
 _AXIS = {"axis": REQUIRED}
 
 
-def _softmax_padding(use: PaddedUse) -> Dims:
-    axis = use.attributes.integer("axis")
-    use.fill(0, axis, "lowest")
-    use.known[axis] = "zero"  # exp(-inf)
-    return use.operand(0)
-
-
-def _log_softmax_padding(use: PaddedUse) -> Dims:
-    use.fill(0, use.attributes.integer("axis"), "lowest")
-    return use.operand(0)
-
-
 register(
     *(
         OperatorDefinition(
             name,
             Pattern.OPAQUE,
             1,
-            _infer_softmax,
+            infer,
             rule,
             _AXIS,
             passes=3,
             reads_rows=True,
-            padding=padding,
+            dynamic=True,
         )
-        for name, rule, padding in (
-            ("softmax", _softmax, _softmax_padding),
-            ("log_softmax", _log_softmax, _log_softmax_padding),
+        for name, infer, rule in (
+            ("softmax", _infer_probabilities, _softmax),
+            ("log_softmax", _infer_softmax, _log_softmax),
         )
     )
 )

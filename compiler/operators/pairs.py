@@ -14,10 +14,10 @@ from typing import TypeAlias
 
 from tunefarm.compiler.expr.nodes import Expr, all_of, binary, cast, const, integer, select, unary
 from tunefarm.compiler.kernels.kernel import Tensor
-from tunefarm.compiler.operators.padding import PaddingRule, unchanged
 from tunefarm.compiler.operators.registry import OperatorDefinition, Pattern, register
 from tunefarm.compiler.operators.rules import check, check_dtype
-from tunefarm.compiler.operators.use import Attributes, Types, Use, axes_of
+from tunefarm.compiler.operators.types import Types
+from tunefarm.compiler.operators.use import Attributes, Use, axes_of
 from tunefarm.compiler.types.dtypes import ALL, DType
 from tunefarm.compiler.types.tensor_type import TensorType
 
@@ -50,12 +50,10 @@ def _infer(attributes: Attributes, types: Types) -> TensorType:
     fits = flags is None or (flags.dtype is DType.BOOL and flags.shape == data.shape)
     check(fits, f"the flags {flags} are no bools of the shape of {data}")
     check(end in (None, TensorType(DType.I64, (1,))), f"the end {end} is no vector of one size")
-    return TensorType(DType.I64, data.shape)
+    return TensorType.of(DType.I64, data.dims)
 
 
-def _definition(
-    name: str, counts: _Order, padding: PaddingRule | None = None
-) -> OperatorDefinition:
+def _definition(name: str, counts: _Order, dynamic: bool = False) -> OperatorDefinition:
     def expression(attributes: Attributes, use: Use) -> Tensor:
         data, flags, end = use.input(0), use.optional(1), use.optional(2)
 
@@ -74,7 +72,7 @@ def _definition(
         )
         return use.pointwise(f"{name}_i64", lambda indices: cast(DType.I64, total[indices]))
 
-    return OperatorDefinition(name, Pattern.OPAQUE, (1, 3), _infer, expression, padding=padding)
+    return OperatorDefinition(name, Pattern.OPAQUE, (1, 3), _infer, expression, dynamic=dynamic)
 
 
 def _before(element: Expr, other: Expr, place: Expr, others: Expr) -> Expr:
@@ -89,8 +87,8 @@ def _after(element: Expr, other: Expr, place: Expr, others: Expr) -> Expr:
 
 register(
     # Who asks for ranks says which elements of a row are there.
-    _definition("rank_ascending", _before, unchanged),
-    _definition("rank_descending", _after, unchanged),
+    _definition("rank_ascending", _before, True),
+    _definition("rank_descending", _after, True),
     _definition("count_less", lambda element, other, place, others: _below(element, other)),
     _definition(
         "count_equal_before",

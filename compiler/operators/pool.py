@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tunefarm.compiler.expr.combiners import neutral_element
 from tunefarm.compiler.expr.nodes import (
@@ -20,7 +20,6 @@ from tunefarm.compiler.expr.nodes import (
 )
 from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse
-from tunefarm.compiler.operators.padding import PaddedUse, PaddingRule
 from tunefarm.compiler.operators.registry import (
     REQUIRED,
     OperatorDefinition,
@@ -30,16 +29,19 @@ from tunefarm.compiler.operators.registry import (
     register,
 )
 from tunefarm.compiler.operators.rules import check, check_dtype, divide_by_count
-from tunefarm.compiler.operators.use import Attributes, Types, Use
+from tunefarm.compiler.operators.types import Types
+from tunefarm.compiler.operators.use import Attributes, Use
 from tunefarm.compiler.operators.windows import Windows, read_windows, slid_axis, spatial_names
-from tunefarm.compiler.types.dims import Dims, whole
 from tunefarm.compiler.types.dtypes import FLOATS, NUMBERS, DType
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 LAYOUTS = ("NCHW", BLOCKED)
 
 
-def _infer_pool(allowed: frozenset[DType]) -> TypeRule:
+def _infer_pool(allowed: frozenset[DType], fill: str) -> TypeRule:
+    """Padding that holds `fill` changes nothing; without one axes are whole, as those of averages
+    are (the importer has another form for others)."""
+
     def infer(attributes: Attributes, types: Types) -> TensorType:
         type, kernel = types.present(0), attributes.integers("kernel")
         windows, outputs = read_windows(attributes, kernel), attributes.integers("shape")
@@ -65,7 +67,15 @@ def _infer_pool(allowed: frozenset[DType]) -> TypeRule:
                 f"the last window of spatial axis {axis} starts at {last}, outside of the padded "
                 "data",
             )
-        return TensorType(type.dtype, (*type.shape[:2], *outputs, *type.shape[2 + rank :]))
+            if fill:
+                types.fill(0, 2 + axis, fill)
+            else:
+                types.require_whole(0, 2 + axis, "the axis of averages")
+        # As many windows as fit: an importer that wants one more says so. The only may be cut.
+        slid = (
+            slid_axis(types, windows, axis, count, cut=True) for axis, count in enumerate(outputs)
+        )
+        return TensorType.of(type.dtype, (*type.dims[:2], *slid, *type.dims[2 + rank :]))
 
     return infer
 
@@ -74,8 +84,8 @@ def _infer_sum_pool(attributes: Attributes, types: Types) -> TensorType:
     """As the data, or bytes in an accumulator of i32."""
     accumulator = attributes.choice("accumulator", ("", DType.I32.value))
     allowed = frozenset((DType.U8, DType.I8)) if accumulator else FLOATS
-    type = _infer_pool(allowed)(attributes, types)
-    return TensorType(DType.I32, type.shape) if accumulator else type
+    type = _infer_pool(allowed, "zero")(attributes, types)
+    return replace(type, dtype=DType.I32) if accumulator else type
 
 
 def _pool_stage(use: Use, windows: Windows, combiner: str) -> Tensor:
@@ -102,7 +112,7 @@ def _max_pool(attributes: Attributes, use: Use) -> Tensor:
 def _infer_max_places(attributes: Attributes, types: Types) -> TensorType:
     data, largest = types.present(0), types.present(1)
     attributes.flag("columns_first")
-    found = _infer_pool(NUMBERS)(attributes, types)
+    found = _infer_pool(NUMBERS, "lowest")(attributes, types)
     check(found == largest, f"{largest} is not what the pool of {data} makes, {found}")
     check(data.size < 2**31, "places are beyond 31 bits")
     return TensorType(DType.I64, found.shape)
@@ -254,42 +264,19 @@ _ATTRIBUTES: dict[str, Attribute | Required] = {
 }
 
 
-def _pool_padding(fill: str) -> PaddingRule:
-    def rule(use: PaddedUse) -> Dims:
-        """As many windows as fit: an importer that wants one more says so. The only may be cut."""
-        data, windows = (
-            use.operand(0),
-            read_windows(use.attributes, use.attributes.integers("kernel")),
-        )
-        shape = use.attributes.integers("shape")
-        for axis in range(2, len(data)):
-            use.fill(0, axis, fill)
-        slid = (slid_axis(use, windows, n, shape[n], cut=True) for n in range(len(data) - 2))
-        return *data[:2], *slid
-
-    return rule
-
-
-def _average_padding(use: PaddedUse) -> Dims:
-    """Over whole axes only: see the importer's form for others."""
-    for axis in range(2, len(use.operand(0))):
-        use.require_whole(0, axis, "the axis of averages")
-    return *use.operand(0)[:2], *map(whole, use.attributes.integers("shape"))
-
-
 register(
     OperatorDefinition(
         "max_pool",
         Pattern.REDUCTION,
         1,
-        _infer_pool(NUMBERS),
+        _infer_pool(NUMBERS, "lowest"),
         _max_pool,
         {**_ATTRIBUTES, "layout": "NCHW"},
         passes=_passes,
         moves=True,
         outside=lambda attributes, dtype: float(neutral_element("max", dtype).value),
         blocked=_blocked_form(keeps_lane=True),
-        padding=_pool_padding("lowest"),
+        dynamic=True,
     ),
     OperatorDefinition(
         "max_places",
@@ -309,18 +296,18 @@ register(
         passes=_passes,
         outside=lambda attributes, dtype: 0.0,
         blocked=_blocked_form(keeps_lane=False),
-        padding=_pool_padding("zero"),
+        dynamic=True,
     ),
     OperatorDefinition(
         "average_pool",
         Pattern.REDUCTION,
         1,
-        _infer_pool(FLOATS),
+        _infer_pool(FLOATS, ""),
         _average_pool,
         {**_ATTRIBUTES, "count_include_pad": False, "layout": "NCHW"},
         passes=_passes,
         outside=lambda attributes, dtype: 0.0,
         blocked=_blocked_form(keeps_lane=False),
-        padding=_average_padding,
+        dynamic=True,
     ),
 )

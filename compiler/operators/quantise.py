@@ -17,7 +17,6 @@ from collections.abc import Sequence
 
 from tunefarm.compiler.expr.nodes import Expr, binary, cast, const, integer, mul, select, sub, unary
 from tunefarm.compiler.kernels.kernel import Tensor
-from tunefarm.compiler.operators.padding import PaddedUse
 from tunefarm.compiler.operators.registry import (
     REQUIRED,
     OperatorDefinition,
@@ -31,8 +30,8 @@ from tunefarm.compiler.operators.rules import (
     check,
     check_dtype,
 )
-from tunefarm.compiler.operators.use import Attributes, Types, Use
-from tunefarm.compiler.types.dims import Dims
+from tunefarm.compiler.operators.types import Types
+from tunefarm.compiler.operators.use import Attributes, Use
 from tunefarm.compiler.types.dtypes import FLOATS, INTEGERS, SIGNED, DType
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
@@ -57,9 +56,10 @@ def _check_parameters(attributes: Attributes, types: Types, quantised: DType) ->
         check(fits, f"the zero point {zero_point} is not of the quantised type {quantised}")
     block = attributes.integer("block")
     check(block >= 0, f"the block {block} must not be negative")
-    for parameter in (scale, zero_point):
+    for position, parameter in ((1, scale), (2, zero_point)):
         if parameter is None:
             continue
+        types.require_all_whole(position, "an axis of scales")
         if not block:
             whole = broadcast_shapes(data.shape, parameter.shape)
             check(whole == data.shape, f"{parameter} does not broadcast to {data}")
@@ -94,7 +94,7 @@ def _infer_quantize(attributes: Attributes, types: Types) -> TensorType:
     precision = attributes.choice("precision", PRECISIONS)
     check(not precision or to in QUANTISED, f"quotients are not rounded before they are {to}")
     _check_parameters(attributes, types, to)
-    return TensorType(to, data.shape)
+    return TensorType.of(to, data.dims)
 
 
 def _quantize(attributes: Attributes, use: Use) -> Tensor:
@@ -132,7 +132,7 @@ def _infer_dequantize(attributes: Attributes, types: Types) -> TensorType:
     check_dtype(data, INTEGERS | QUANTISED | QUANTISED_FLOATS, "the data")
     check(to in FLOATS, f"the result of dequantize is a float of 16 bits or more, not {to}")
     _check_parameters(attributes, types, data.dtype)
-    return TensorType(to, data.shape)
+    return TensorType.of(to, data.dims)
 
 
 def _dequantize(attributes: Attributes, use: Use) -> Tensor:
@@ -154,9 +154,8 @@ def _infer_saturate(attributes: Attributes, types: Types) -> TensorType:
     check(to in QUANTISED, f"{to} is no type of quantised data")
     if zero is not None:
         check(zero.dtype is data.dtype, f"the zero point {zero} is none of {data.dtype}")
-        wide = broadcast_shapes(data.shape, zero.shape)
-        check(wide == data.shape, f"the zero point {zero} does not broadcast to {data}")
-    return TensorType(to, data.shape)
+        types.broadcast_to(0, 1, otherwise=f"the zero point {zero} does not broadcast to {data}")
+    return TensorType.of(to, types.broadcast(*types.positions()))
 
 
 def _saturate(attributes: Attributes, use: Use) -> Tensor:
@@ -175,14 +174,6 @@ _ATTRIBUTES: dict[str, Attribute | Required] = {"to": REQUIRED, "axis": 0, "bloc
 _OF_QUANTIZE = {**_ATTRIBUTES, "saturate": True, "precision": "", "zero_scales": False}
 
 
-def _quantised_padding(use: PaddedUse) -> Dims:
-    """Scales and zero points are constants of axes that are whole."""
-    for position in use.present()[1:]:
-        for axis in range(len(use.operand(position))):
-            use.require_whole(position, axis, "an axis of scales")
-    return use.operand(0)
-
-
 register(
     OperatorDefinition(
         "quantize",
@@ -191,7 +182,7 @@ register(
         _infer_quantize,
         _quantize,
         _OF_QUANTIZE,
-        padding=_quantised_padding,
+        dynamic=True,
     ),
     OperatorDefinition(
         "dequantize",
@@ -202,7 +193,7 @@ register(
         _ATTRIBUTES,
         cheap=True,
         folds_late=True,
-        padding=_quantised_padding,
+        dynamic=True,
     ),
     OperatorDefinition(
         "saturate",
@@ -212,5 +203,6 @@ register(
         _saturate,
         {"to": REQUIRED},
         cheap=True,
+        dynamic=True,
     ),
 )

@@ -40,11 +40,11 @@ from tunefarm.compiler.expr.nodes import (
 )
 from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.operators.activation import RECURRENT
-from tunefarm.compiler.operators.padding import PaddedUse
 from tunefarm.compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
 from tunefarm.compiler.operators.rules import INDICES, check, check_dtype, check_same_dtype
-from tunefarm.compiler.operators.use import Attributes, Types, Use
-from tunefarm.compiler.types.dims import ONE, Dims, whole
+from tunefarm.compiler.operators.types import Types
+from tunefarm.compiler.operators.use import Attributes, Use
+from tunefarm.compiler.types.dims import whole
 from tunefarm.compiler.types.dtypes import WIDE_FLOATS, DType
 from tunefarm.compiler.types.tensor_type import TensorType
 
@@ -89,6 +89,20 @@ def _check_functions(attributes: Attributes, kind: str) -> None:
     check(attributes.floating("clip") >= 0, "attribute clip must not be negative")
 
 
+def _check_shape(types: Types, position: int, shape: tuple[int, ...]) -> None:
+    """Raise `ShapeError` unless an operand has this shape; of states and bounds of steps as many
+    rows are there as of the data, weights are all there."""
+    type = types.present(position)
+    wrong = f"operand {position} is {type}, not of the shape {shape}"
+    if not HIDDEN <= position <= LAST:
+        check(type.shape == shape, wrong)
+        types.require_all_whole(position, "an axis of the weights")
+        return
+    check(len(type.shape) == len(shape), wrong)
+    check((type.shape[0], *type.shape[2:]) == (shape[0], *shape[2:]), wrong)
+    types.same((PROJECTED, 2), (position, 1), otherwise=wrong)
+
+
 def _infer(attributes: Attributes, types: Types) -> TensorType:
     kind = attributes.choice("kind", tuple(GATES))
     _check_functions(attributes, kind)
@@ -99,7 +113,7 @@ def _infer(attributes: Attributes, types: Types) -> TensorType:
         len(data.shape) == 5 and data.shape[3] == gates,
         f"{data} is no [directions, steps, batch, {gates} gates, units]",
     )
-    directions, steps, batch, _, units = data.shape
+    directions, _, batch, _, units = data.shape
     apart = kind == "GRU" and not attributes.flag("linear_before_reset")
     linear = kind == "GRU" and not apart
     own = gates - 1 if apart else gates
@@ -125,7 +139,8 @@ def _infer(attributes: Attributes, types: Types) -> TensorType:
         if type is None:
             continue
         check(shape is not None, f"{kind} does not take operand {position}")
-        check(type.shape == shape, f"operand {position} is {type}, not of the shape {shape}")
+        assert shape is not None
+        _check_shape(types, position, shape)
         if position in (FIRST, LAST):
             check_dtype(type, INDICES, "a bound of steps")
         elif position == SUMS:
@@ -140,7 +155,11 @@ def _infer(attributes: Attributes, types: Types) -> TensorType:
         check(sizes.dtype is DType.I64 and len(sizes.shape) == 1, f"{sizes} is no vector of sizes")
         attributes.axis("batch_number", sizes.shape[0])
     bounded = any(types.optional(position) is not None for position in (FIRST, LAST))
-    return TensorType(data.dtype, (_rows(kind, bounded), directions, steps, batch, units))
+    types.require_whole(PROJECTED, 1, "the axis of steps")
+    for axis in (3, 4):
+        types.require_whole(PROJECTED, axis, "an axis of gates or hidden units")
+    dims = data.dims
+    return TensorType.of(data.dtype, (whole(_rows(kind, bounded)), *dims[:3], dims[4]))
 
 
 def rounds_states(attributes: Attributes) -> bool:
@@ -462,23 +481,6 @@ def _recurrence(attributes: Attributes, use: Use) -> Tensor:
     return layer.shown(previous, hidden, cell)
 
 
-def _padding(use: PaddedUse) -> Dims:
-    """Steps may be padded at their end where each has its first and last one as operands."""
-    data, is_lstm = use.operand(0), use.attributes["kind"] == "LSTM"
-    use.require_whole(0, 1, "the axis of steps")
-    for axis in range(3, len(data)):
-        use.require_whole(0, axis, "an axis of gates or hidden units")
-    for position in use.present()[1:]:
-        for axis in range(len(use.operand(position))):
-            if position < HIDDEN or position > LAST:
-                use.require_whole(position, axis, "an axis of the weights")
-        if HIDDEN <= position <= LAST:
-            use.same((0, 2), (position, 1))
-    bounded = any(position in use.present() for position in (FIRST, LAST))
-    rows = 1 + bounded + is_lstm
-    return ONE if rows == 1 else whole(rows), data[0], data[1], data[2], data[4]
-
-
 register(
     OperatorDefinition(
         "recurrence",
@@ -498,6 +500,6 @@ register(
             "states": "u8",
         },
         reads_result=True,
-        padding=_padding,
+        dynamic=True,
     )
 )

@@ -9,24 +9,25 @@ from tunefarm.compiler.expr.combiners import neutral_element
 from tunefarm.compiler.expr.nodes import Expr, binary, cast, const, select, unary
 from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse
-from tunefarm.compiler.operators.padding import PaddedUse, PaddingRule
 from tunefarm.compiler.operators.registry import (
     REQUIRED,
     OperatorDefinition,
     Pattern,
     Required,
+    TypeRule,
     register,
 )
 from tunefarm.compiler.operators.rules import check, check_dtype, divide_by_count
-from tunefarm.compiler.operators.use import Attributes, Types, Use, axes_of
-from tunefarm.compiler.types.dims import ONE, Axis, Dims
+from tunefarm.compiler.operators.types import Types
+from tunefarm.compiler.operators.use import Attributes, Use, axes_of
+from tunefarm.compiler.types.dims import ONE, Dims
 from tunefarm.compiler.types.dtypes import ALL, NUMBERS, DType
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 
-def _reduced_shape(shape: Sequence[int], axes: Sequence[int], keep: bool) -> tuple[int, ...]:
-    kept = [1 if axis in axes else extent for axis, extent in enumerate(shape)]
-    return tuple(extent for axis, extent in enumerate(kept) if keep or axis not in axes)
+def _reduced(dims: Dims, axes: Sequence[int], keep: bool) -> Dims:
+    kept = [ONE if axis in axes else given for axis, given in enumerate(dims)]
+    return tuple(given for axis, given in enumerate(kept) if keep or axis not in axes)
 
 
 def _source(
@@ -62,71 +63,32 @@ def _reduce_stage(attributes: Attributes, use: Use, combiner: str) -> Tensor:
     )
 
 
-def _infer_arg(attributes: Attributes, types: Types) -> TensorType:
-    type = types.present(0)
-    check_dtype(type, NUMBERS)
-    axis = attributes.axis("axis", len(type.shape))
-    attributes.flag("select_last_index")
-    keep = attributes.flag("keepdims")
-    return TensorType(DType.I64, _reduced_shape(type.shape, (axis,), keep))
+def _infer_arg(fill: str) -> TypeRule:
+    def infer(attributes: Attributes, types: Types) -> TensorType:
+        type = types.present(0)
+        check_dtype(type, NUMBERS)
+        axis = attributes.axis("axis", len(type.shape))
+        attributes.flag("select_last_index")
+        types.fill(0, axis, fill)
+        return TensorType.of(DType.I64, _reduced(type.dims, (axis,), attributes.flag("keepdims")))
+
+    return infer
 
 
-def _infer_running(attributes: Attributes, types: Types) -> TensorType:
-    type = types.present(0)
-    check_dtype(type, NUMBERS)
-    attributes.axis("axis", len(type.shape))
-    attributes.flag("exclusive")
-    attributes.flag("reverse")
-    return type
+def _infer_running(fill: str) -> TypeRule:
+    """What comes before an element is there, but for padding between; what comes behind need not
+    be."""
 
+    def infer(attributes: Attributes, types: Types) -> TensorType:
+        type = types.present(0)
+        check_dtype(type, NUMBERS)
+        axis = attributes.axis("axis", len(type.shape))
+        attributes.flag("exclusive")
+        if attributes.flag("reverse") or len(type.dims[axis]) > 1:
+            types.fill(0, axis, fill)
+        return type
 
-def _reduced_axes(dims: Dims, axes: Sequence[int], keep: bool) -> Dims:
-    kept: list[Axis] = []
-    for number, axis in enumerate(dims):
-        if number not in axes:
-            kept.append(axis)
-        elif keep:
-            kept.append(ONE)
-    return tuple(kept)
-
-
-def _fold_padding(fill: str) -> PaddingRule:
-    def rule(use: PaddedUse) -> Dims:
-        axes = use.attributes.integers("axes")
-        for axis in axes:
-            use.fill(0, axis, fill)
-        return _reduced_axes(use.operand(0), axes, use.attributes.flag("keepdims"))
-
-    return rule
-
-
-def _mean_padding(use: PaddedUse) -> Dims:
-    """Over whole axes only: see the importer's form for others."""
-    axes = use.attributes.integers("axes")
-    for axis in axes:
-        use.require_whole(0, axis, "the axis of a mean")
-    return _reduced_axes(use.operand(0), axes, use.attributes.flag("keepdims"))
-
-
-def _extreme_padding(fill: str) -> PaddingRule:
-    def rule(use: PaddedUse) -> Dims:
-        axis = use.attributes.integer("axis")
-        use.fill(0, axis, fill)
-        return _reduced_axes(use.operand(0), (axis,), use.attributes.flag("keepdims"))
-
-    return rule
-
-
-def _running_padding(fill: str) -> PaddingRule:
-    def rule(use: PaddedUse) -> Dims:
-        """What comes before an element is there, but for padding between; what comes behind need
-        not be."""
-        axis = use.attributes.integer("axis")
-        if use.attributes.flag("reverse") or len(use.operand(0)[axis]) > 1:
-            use.fill(0, axis, fill)
-        return use.operand(0)
-
-    return rule
+    return infer
 
 
 def _running(name: str, combiner: str, fill: str) -> OperatorDefinition:
@@ -162,24 +124,16 @@ def _running(name: str, combiner: str, fill: str) -> OperatorDefinition:
         name,
         Pattern.REDUCTION,
         1,
-        _infer_running,
+        _infer_running(fill),
         expression,
         attributes,
-        padding=_running_padding(fill),
+        dynamic=True,
     )
 
 
-def _fold(
-    name: str,
-    allowed: frozenset[DType],
-    combiner: str,
-    padding: PaddingRule,
-    *,
-    bool_combiner: str = "",
-    mean: bool = False,
-    of_equals: bool = False,
-) -> OperatorDefinition:
-    """A reduction over `axes`; `of_equals`: it gives back the one number that all elements are."""
+def _infer_fold(allowed: frozenset[DType], fill: str) -> TypeRule:
+    """Padding that holds `fill` changes nothing; without one axes are whole, as those of means are
+    (the importer has another form for others)."""
 
     def infer(attributes: Attributes, types: Types) -> TensorType:
         type, axes = types.present(0), attributes.integers("axes")
@@ -190,8 +144,27 @@ def _fold(
             all(0 <= axis < rank for axis in axes),
             f"axes {list(axes)} are not all axes of a tensor of rank {rank}",
         )
-        keep = attributes.flag("keepdims")
-        return TensorType(type.dtype, _reduced_shape(type.shape, axes, keep))
+        for axis in axes:
+            if fill:
+                types.fill(0, axis, fill)
+            else:
+                types.require_whole(0, axis, "the axis of a mean")
+        return TensorType.of(type.dtype, _reduced(type.dims, axes, attributes.flag("keepdims")))
+
+    return infer
+
+
+def _fold(
+    name: str,
+    allowed: frozenset[DType],
+    combiner: str,
+    fill: str,
+    *,
+    bool_combiner: str = "",
+    mean: bool = False,
+    of_equals: bool = False,
+) -> OperatorDefinition:
+    """A reduction over `axes`; `of_equals`: it gives back the one number that all elements are."""
 
     def expression(attributes: Attributes, use: Use) -> Tensor:
         chosen = bool_combiner if use.dtype is DType.BOOL else combiner
@@ -220,13 +193,13 @@ def _fold(
         name,
         Pattern.REDUCTION,
         1,
-        infer,
+        _infer_fold(allowed, fill),
         expression,
         {"axes": REQUIRED, "keepdims": True},
         folds_axes=True,
         passes=1,
         blocked=BlockedRule(blocked, folds=folds),
-        padding=padding,
+        dynamic=True,
     )
 
 
@@ -278,19 +251,19 @@ def _extreme(name: str, combiner: str, fill: str) -> OperatorDefinition:
         name,
         Pattern.OPAQUE,
         1,
-        _infer_arg,
+        _infer_arg(fill),
         expression,
         attributes,
-        padding=_extreme_padding(fill),
+        dynamic=True,
     )
 
 
 register(
-    _fold("reduce_sum", NUMBERS, "sum", _fold_padding("zero")),
-    _fold("reduce_prod", NUMBERS, "prod", _fold_padding("one")),
-    _fold("reduce_max", ALL, "max", _fold_padding("lowest"), bool_combiner="or", of_equals=True),
-    _fold("reduce_min", ALL, "min", _fold_padding("highest"), bool_combiner="and", of_equals=True),
-    _fold("reduce_mean", NUMBERS, "sum", _mean_padding, mean=True, of_equals=True),
+    _fold("reduce_sum", NUMBERS, "sum", "zero"),
+    _fold("reduce_prod", NUMBERS, "prod", "one"),
+    _fold("reduce_max", ALL, "max", "lowest", bool_combiner="or", of_equals=True),
+    _fold("reduce_min", ALL, "min", "highest", bool_combiner="and", of_equals=True),
+    _fold("reduce_mean", NUMBERS, "sum", "", mean=True, of_equals=True),
     _extreme("arg_max", "max", "lowest"),
     _extreme("arg_min", "min", "highest"),
     _running("cumsum", "sum", "zero"),

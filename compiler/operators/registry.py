@@ -12,8 +12,8 @@ from tunefarm.compiler.errors import ShapeError, UnsupportedOperatorError
 from tunefarm.compiler.expr.nodes import stored_as
 from tunefarm.compiler.kernels.kernel import KernelBuilder, Tensor
 from tunefarm.compiler.operators.blocked import BlockedRule
-from tunefarm.compiler.operators.padding import PaddingRule, pointwise
-from tunefarm.compiler.operators.use import Attributes, Types, Use, axes_of
+from tunefarm.compiler.operators.types import Types
+from tunefarm.compiler.operators.use import Attributes, Use, axes_of
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
@@ -84,10 +84,10 @@ class OperatorDefinition:
     """What the compiler knows of one operator: no pass asks for an operator's name instead.
 
     `inputs` is their number, or its minimum and maximum (None: any number), and
-    `attributes` names every attribute with its default. `infer` gives the result's type or raises
-    `ShapeError`; `expression` adds the operator's stages to a kernel and returns the result (None
-    for views, joins, functions and loops). Both receive complete attributes, and None for an absent
-    optional input.
+    `attributes` names every attribute with its default. `infer` gives the result's type, of static
+    and of dynamic sizes (`tunefarm.compiler.operators.types`), or raises `ShapeError`; `expression`
+    adds the operator's stages to a kernel and returns the result (None for views, joins, functions
+    and loops). Both receive complete attributes, and None for an absent optional input.
     """
 
     name: str
@@ -148,9 +148,8 @@ class OperatorDefinition:
     Others get 16-bit floats as f32, and their results are rounded."""
     blocked: BlockedRule | None = None
     """How it runs on blocked data (pointwise operators all do so alike)."""
-    padding: PaddingRule | None = None
-    """What it does to axes of which only a part is there; None: it is refused on them, or, if it is
-    pointwise and looks nothing up, broadcasts."""
+    dynamic: bool = False
+    """Its `infer` knows axes of which only a part is there: others are refused on them."""
 
     @property
     def arity(self) -> tuple[int, int | None]:
@@ -212,9 +211,10 @@ def complete_attributes(node: Node) -> Attributes:
 
 
 def infer_type(node: Node, types: Sequence[TensorType | None]) -> TensorType:
-    """The type of the node's output; `types` has one entry per input, None where it is absent.
+    """The type of the node's output as it is stored, whatever is there of its operands.
 
-    Raises `UnsupportedOperatorError` or `ShapeError`, naming the node, the reason and the types.
+    `types` has one entry per input, None where it is absent. Raises `UnsupportedOperatorError` or
+    `ShapeError`, naming the node, the reason and the types.
     """
     definition = operator(node.operator)
     attributes = complete_attributes(node)
@@ -222,8 +222,9 @@ def infer_type(node: Node, types: Sequence[TensorType | None]) -> TensorType:
     for position, type in enumerate(types):
         if type is not None:
             _check_extents(node, f"input {position}", type)
+    stored = Types(None if type is None else type.stored for type in types)
     try:
-        result = definition.infer(attributes, Types(types))
+        result = definition.infer(attributes, stored)
     except ShapeError as error:
         given = ", ".join("absent" if type is None else str(type) for type in types)
         raise ShapeError(f"{_where(node)}({given}): {error.message}", hint=error.hint) from None
@@ -266,11 +267,6 @@ def _rounded(builder: KernelBuilder, exact: Tensor, dtype: DType) -> Tensor:
     axes = axes_of(exact.shape)
     result = builder.stage("rounded", axes, lambda *indices: stored_as(dtype, exact[indices]))
     return replace(result, exact=exact)
-
-
-def padding_of(name: str) -> PaddingRule | None:
-    """The padding rule of an operator, None for one that has to be refused on padded operands."""
-    return operator(name).padding or (pointwise if is_pointwise(name) else None)
 
 
 def is_pointwise(name: str) -> bool:

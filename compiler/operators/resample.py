@@ -11,7 +11,6 @@ from functools import reduce
 from tunefarm.compiler.expr.nodes import Expr, add, binary, cast, integer, mul
 from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse
-from tunefarm.compiler.operators.padding import PaddedUse
 from tunefarm.compiler.operators.registry import (
     REQUIRED,
     OperatorDefinition,
@@ -20,8 +19,9 @@ from tunefarm.compiler.operators.registry import (
     register,
 )
 from tunefarm.compiler.operators.rules import INDICES, check, check_dtype, check_same_dtype
-from tunefarm.compiler.operators.use import Attributes, Types, Use
-from tunefarm.compiler.types.dims import Dims, whole
+from tunefarm.compiler.operators.types import Types
+from tunefarm.compiler.operators.use import Attributes, Use
+from tunefarm.compiler.types.dims import whole
 from tunefarm.compiler.types.dtypes import FLOATS, DType
 from tunefarm.compiler.types.tensor_type import TensorType
 
@@ -46,7 +46,8 @@ def _infer_resample(attributes: Attributes, types: Types) -> TensorType:
     if weighted:
         check_dtype(data, FLOATS)
         check_same_dtype(data, types.present(len(types) - 1))
-    return TensorType(data.dtype, (*data.shape[:axis], size, *data.shape[axis + 1 :]))
+    types.require_whole(0, axis, "the axis that is resized")
+    return TensorType.of(data.dtype, (*data.dims[:axis], whole(size), *data.dims[axis + 1 :]))
 
 
 def _resample(attributes: Attributes, use: Use) -> Tensor:
@@ -91,12 +92,6 @@ def _positions(attributes: Attributes) -> Positions:
     return Positions.LOOKED_UP if several else Positions.DIVIDED
 
 
-def _padding(use: PaddedUse) -> Dims:
-    axis, data = use.attributes.integer("axis"), use.operand(0)
-    use.require_whole(0, axis, "the axis that is resized")
-    return *data[:axis], whole(use.attributes.integer("size")), *data[axis + 1 :]
-
-
 register(
     OperatorDefinition(
         "resample",
@@ -117,6 +112,6 @@ register(
         positions=_positions,
         moves=lambda attributes: not attributes.flag("weighted"),
         blocked=BlockedRule(_blocked_resample),
-        padding=_padding,
+        dynamic=True,
     )
 )

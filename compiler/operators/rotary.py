@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from tunefarm.compiler.expr.nodes import Expr, add, binary, const, integer, mul, select, sub, unary
 from tunefarm.compiler.kernels.kernel import Tensor
-from tunefarm.compiler.operators.padding import PaddedUse
 from tunefarm.compiler.operators.registry import (
     REQUIRED,
     OperatorDefinition,
@@ -23,13 +22,12 @@ from tunefarm.compiler.operators.registry import (
 )
 from tunefarm.compiler.operators.rules import (
     broadcast_load,
-    broadcast_shapes,
     check,
     check_dtype,
     check_same_dtype,
 )
-from tunefarm.compiler.operators.use import Attributes, Types, Use
-from tunefarm.compiler.types.dims import Dims
+from tunefarm.compiler.operators.types import Types
+from tunefarm.compiler.operators.use import Attributes, Use
 from tunefarm.compiler.types.dtypes import FLOATS
 from tunefarm.compiler.types.tensor_type import TensorType
 
@@ -47,11 +45,12 @@ def _infer(attributes: Attributes, types: Types) -> TensorType:
         check_same_dtype(data, table)
         last = table.shape[-1] if table.shape else 1
         check(last in (width, width // 2), f"the {name} {table} are not those of {width} features")
-        rows = broadcast_shapes((*table.shape[:-1], 1), (*data.shape[:-1], 1))
-        check(rows[:-1] == data.shape[:-1], f"the {name} {table} do not broadcast to {data}")
+        mismatch = f"the {name} {table} do not broadcast to {data}"
+        types.broadcast_to(0, 1 + (name == "sines"), but=1, otherwise=mismatch)
     same = types.present(1).shape[-1] == types.present(2).shape[-1]
     check(same, "cosines and sines are not those of the same features")
-    return data
+    types.require_whole(0, len(data.shape) - 1, "the features that are turned")
+    return TensorType.of(data.dtype, (*types.broadcast(0, 1, 2, but=1), data.dims[-1]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +114,6 @@ def _rotary(attributes: Attributes, use: Use) -> Tensor:
     return use.pointwise("rotary", value)
 
 
-def _rotary_padding(use: PaddedUse) -> Dims:
-    data = use.operand(0)
-    use.require_whole(0, len(data) - 1, "the features that are turned")
-    tables = use.broadcast(0, 1, 2, but=1)
-    return *tables, data[-1]
-
-
 register(
     OperatorDefinition(
         "rotary",
@@ -137,6 +129,6 @@ register(
         ),
         moves=False,
         piecewise=True,
-        padding=_rotary_padding,
+        dynamic=True,
     )
 )

@@ -31,7 +31,6 @@ from tunefarm.compiler.expr.nodes import (
     unary,
 )
 from tunefarm.compiler.kernels.kernel import Tensor
-from tunefarm.compiler.operators.padding import PaddedUse
 from tunefarm.compiler.operators.registry import (
     REQUIRED,
     OperatorDefinition,
@@ -41,8 +40,9 @@ from tunefarm.compiler.operators.registry import (
     register,
 )
 from tunefarm.compiler.operators.rules import INDICES, check, check_dtype
-from tunefarm.compiler.operators.use import Attributes, Types, Use
-from tunefarm.compiler.types.dims import Axis, Dims, extent_of, whole
+from tunefarm.compiler.operators.types import Types
+from tunefarm.compiler.operators.use import Attributes, Use
+from tunefarm.compiler.types.dims import Axis, Dims, whole
 from tunefarm.compiler.types.dtypes import FLOATS, WIDE_FLOATS, DType
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
@@ -69,12 +69,13 @@ def _places(types: Types, attributes: Attributes) -> TensorType:
     attributes.choice("mode", tuple(TAPS))
     attributes.choice("padding", PADDINGS)
     attributes.flag("align")
+    types.require_whole(0, 2, "the axis of coordinates")
     return places
 
 
-def _tapped(places: TensorType, attributes: Attributes) -> tuple[int, ...]:
+def _tapped(places: TensorType, attributes: Attributes) -> Dims:
     taps = TAPS[attributes.choice("mode", tuple(TAPS))] ** places.shape[2]
-    return places.shape[0], taps, places.shape[1]
+    return places.dims[0], whole(taps), places.dims[1]
 
 
 def _infer_positions(attributes: Attributes, types: Types) -> TensorType:
@@ -83,13 +84,15 @@ def _infer_positions(attributes: Attributes, types: Types) -> TensorType:
     check(rows >= 0 and rows * (places.shape[0] + 1) < 2**31, "positions are beyond 31 bits")
     if batch is not None:
         check_dtype(batch, INDICES, "the batch")
-        check(batch.shape == places.shape[:1], f"the batch {batch} is not one entry per {places}")
-    return TensorType(DType.I32, _tapped(places, attributes))
+        mismatch = f"the batch {batch} is not one entry per {places}"
+        check(len(batch.shape) == 1, mismatch)
+        types.same((0, 0), (1, 0), otherwise=mismatch)
+    return TensorType.of(DType.I32, _tapped(places, attributes))
 
 
 def _infer_weights(attributes: Attributes, types: Types) -> TensorType:
     places = _places(types, attributes)
-    return TensorType(places.dtype.wide, _tapped(places, attributes))
+    return TensorType.of(places.dtype.wide, _tapped(places, attributes))
 
 
 def _coordinates(
@@ -228,7 +231,8 @@ def _cubic(distance: Expr) -> Expr:
 # --- sums of taps -------------------------------------------------------------------------------
 
 
-def _check_tables(attributes: Attributes, types: Types) -> tuple[TensorType, TensorType]:
+def _check_tables(attributes: Attributes, types: Types) -> tuple[TensorType, Axis, Axis]:
+    """The data, and the axes of batch and places that positions and weights share."""
     data, positions, weights = types.present(0), types.present(1), types.optional(2)
     check_dtype(positions, frozenset((DType.I32,)), "the table of positions")
     check(len(positions.shape) == 3, f"the positions {positions} are not [batch, taps, places]")
@@ -245,24 +249,33 @@ def _check_tables(attributes: Attributes, types: Types) -> tuple[TensorType, Ten
         check_dtype(data, FLOATS)
         check_dtype(weights, WIDE_FLOATS, "the table of weights")
         check(weights.dtype is data.dtype.wide, f"weights {weights} do not fit {data}")
-        check(weights.shape == positions.shape, f"weights {weights} for positions {positions}")
-    return data, positions
+        check(len(weights.shape) == 3, f"weights {weights} for positions {positions}")
+    tables = types.positions()[1:]
+    for table in tables:
+        types.require_whole(table, 1, "the axis of taps")
+    batch, _, places = (
+        types.same(
+            *((table, axis) for table in tables),
+            otherwise=f"weights {weights} for positions {positions}",
+        )
+        for axis in range(3)
+    )
+    return data, batch, places
 
 
 def _infer_rows(attributes: Attributes, types: Types) -> TensorType:
-    data, positions = _check_tables(attributes, types)
+    data, batch, places = _check_tables(attributes, types)
     check(len(data.shape) == 2, f"the data {data} is not [rows, channels]")
-    batch, _, places = positions.shape
-    return TensorType(data.dtype, (batch, places, data.shape[1]))
+    return TensorType.of(data.dtype, (batch, places, data.dims[1]))
 
 
 def _infer_planes(attributes: Attributes, types: Types) -> TensorType:
-    data, positions = _check_tables(attributes, types)
-    check(
-        len(data.shape) == 3 and data.shape[0] == positions.shape[0],
-        f"the data {data} is not [batch, channels, elements] for positions {positions}",
-    )
-    return TensorType(data.dtype, (*data.shape[:2], positions.shape[2]))
+    data, batch, places = _check_tables(attributes, types)
+    positions = types.present(1)
+    mismatch = f"the data {data} is not [batch, channels, elements] for positions {positions}"
+    check(len(data.shape) == 3, mismatch)
+    types.same((0, 0), (1, 0), otherwise=mismatch)
+    return TensorType.of(data.dtype, (batch, data.dims[1], places))
 
 
 def _combined(
@@ -336,35 +349,6 @@ _SUMS: dict[str, Attribute | Required] = {
 }
 
 
-def _tables_padding(use: PaddedUse) -> Dims:
-    places = use.operand(0)
-    use.require_whole(0, 2, "the axis of coordinates")
-    if 1 in use.present():
-        use.same((0, 0), (1, 0))
-    taps = TAPS[use.attributes.choice("mode", tuple(TAPS))] ** extent_of(places[2])
-    return places[0], whole(taps), places[1]
-
-
-def _table_axes(use: PaddedUse) -> tuple[Axis, Axis]:
-    """The axes of batch and places that the tables of positions and weights share."""
-    tables = [position for position in use.present() if position]
-    for position in tables:
-        use.require_whole(position, 1, "the axis of taps")
-    batch, places = (use.same(*((table, axis) for table in tables)) for axis in (0, 2))
-    return batch, places
-
-
-def _rows_padding(use: PaddedUse) -> Dims:
-    batch, places = _table_axes(use)
-    return batch, places, use.operand(0)[1]
-
-
-def _planes_padding(use: PaddedUse) -> Dims:
-    batch, places = _table_axes(use)
-    use.same((0, 0), (1, 0))
-    return batch, use.operand(0)[1], places
-
-
 register(
     OperatorDefinition(
         "sample_positions",
@@ -375,7 +359,7 @@ register(
         {**_TABLES, "rows": 0},
         moves=False,
         alone=True,
-        padding=_tables_padding,
+        dynamic=True,
     ),
     OperatorDefinition(
         "sample_weights",
@@ -386,7 +370,7 @@ register(
         _TABLES,
         moves=False,
         alone=True,
-        padding=_tables_padding,
+        dynamic=True,
     ),
     *(
         OperatorDefinition(
@@ -398,11 +382,11 @@ register(
             _SUMS,
             positions=Positions.LOOKED_UP,
             moves=False,
-            padding=padding,
+            dynamic=True,
         )
-        for name, infer, expression, padding in (
-            ("sample_rows", _infer_rows, _rows, _rows_padding),
-            ("sample_planes", _infer_planes, _planes, _planes_padding),
+        for name, infer, expression in (
+            ("sample_rows", _infer_rows, _rows),
+            ("sample_planes", _infer_planes, _planes),
         )
     ),
 )

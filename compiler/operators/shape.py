@@ -8,7 +8,6 @@ from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.expr.nodes import Expr, all_of, binary, const, integer, select, sub
 from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse
-from tunefarm.compiler.operators.padding import PaddedUse, PaddingRule, shapes_text, unchanged
 from tunefarm.compiler.operators.registry import (
     REQUIRED,
     ExpressionRule,
@@ -27,11 +26,10 @@ from tunefarm.compiler.operators.rules import (
     check_same_dtype,
     pad_stage,
 )
-from tunefarm.compiler.operators.use import Attributes, Types, Use, axes_of
+from tunefarm.compiler.operators.types import Types
+from tunefarm.compiler.operators.use import Attributes, Use, axes_of
 from tunefarm.compiler.types.dims import (
     ONE,
-    Axis,
-    Dims,
     extent_of,
     is_unpadded,
     joined,
@@ -57,7 +55,7 @@ def register_move(
     positions: Positions | PositionRule = Positions.PLAIN,
     turns: Callable[[Attributes], bool] | None = None,
     piecewise: bool = False,
-    padding_rule: PaddingRule | None = None,
+    dynamic: bool = False,
     **attributes: Attribute | Required,
 ) -> None:
     """Register an operator whose result's elements are those of its data, moved."""
@@ -76,7 +74,7 @@ def register_move(
             positions=positions,
             turns=turns,
             piecewise=piecewise,
-            padding=padding_rule,
+            dynamic=dynamic,
         )
     )
 
@@ -95,7 +93,13 @@ def _infer_reshape(attributes: Attributes, types: Types) -> TensorType:
         result.size == type.size,
         f"{type.size} elements do not fit the shape {list(result.shape)} of {result.size}",
     )
-    return result
+    if type.padded is None:
+        return result
+    dims = regrouped(type.dims, result.shape)
+    if dims is None:
+        sizes = ", ".join(map(str, type.true_shape))
+        raise ShapeError(f"[{sizes}] does not lie as {list(result.shape)} has it")
+    return TensorType.of(type.dtype, dims)
 
 
 def _infer_part(attributes: Attributes, types: Types) -> TensorType:
@@ -131,7 +135,7 @@ def _infer_transpose(attributes: Attributes, types: Types) -> TensorType:
         sorted(perm) == list(range(len(type.shape))),
         f"perm {list(perm)} is no permutation of the {len(type.shape)} axes",
     )
-    return TensorType(type.dtype, tuple(type.shape[axis] for axis in perm))
+    return TensorType.of(type.dtype, tuple(type.dims[axis] for axis in perm))
 
 
 def _transpose(attributes: Attributes, use: Use) -> Tensor:
@@ -148,19 +152,22 @@ def _turns_rows(attributes: Attributes) -> bool:
 
 
 def _infer_concat(attributes: Attributes, types: Types) -> TensorType:
+    """The parts' axis is whole: the importer has another form for one that is not."""
     parts = [types.present(position) for position in range(len(types))]
     first = parts[0]
     axis = attributes.axis("axis", len(first.shape))
     check_same_dtype(*parts)
-    rest = (*first.shape[:axis], *first.shape[axis + 1 :])
-    for part in parts[1:]:
-        check(
-            len(part.shape) == len(first.shape)
-            and (*part.shape[:axis], *part.shape[axis + 1 :]) == rest,
-            f"the shapes {list(first.shape)} and {list(part.shape)} differ outside axis {axis}",
-        )
-    total = sum(part.shape[axis] for part in parts)
-    return TensorType(first.dtype, (*first.shape[:axis], total, *first.shape[axis + 1 :]))
+    shapes = " and ".join(str(list(part.shape)) for part in parts)
+    differ = f"the shapes {shapes} differ outside axis {axis}"
+    check(all(len(part.shape) == len(first.shape) for part in parts), differ)
+    for position in range(len(parts)):
+        types.require_whole(position, axis, "a part of a concatenation")
+    dims = [whole(sum(part.shape[axis] for part in parts))] * len(first.shape)
+    for other in range(len(dims)):
+        if other != axis:
+            places = ((position, other) for position in range(len(parts)))
+            dims[other] = types.same(*places, otherwise=differ)
+    return TensorType.of(first.dtype, tuple(dims))
 
 
 def _concat(attributes: Attributes, use: Use) -> Tensor:
@@ -190,8 +197,20 @@ def _concat(attributes: Attributes, use: Use) -> Tensor:
 
 
 def _infer_expand(attributes: Attributes, types: Types) -> TensorType:
-    type = types.present(0)
-    return TensorType(type.dtype, broadcast_shapes(type.shape, attributes.integers("shape")))
+    """Padded axes stay; the importer says which of the new ones are padded."""
+    type, shape = types.present(0), attributes.integers("shape")
+    result = broadcast_shapes(type.shape, shape)
+    dims = (ONE,) * (len(result) - len(type.shape)) + type.dims
+    for given, extent in zip(dims, result, strict=True):
+        if not is_unpadded(given) and extent != extent_of(given):
+            raise ShapeError(f"an axis of {size_of(given)} does not expand to {extent}")
+    return TensorType.of(
+        type.dtype,
+        tuple(
+            whole(extent) if is_unpadded(given) else given
+            for given, extent in zip(dims, result, strict=True)
+        ),
+    )
 
 
 def _expand(attributes: Attributes, use: Use) -> Tensor:
@@ -200,13 +219,14 @@ def _expand(attributes: Attributes, use: Use) -> Tensor:
 
 
 def _infer_tile(attributes: Attributes, types: Types) -> TensorType:
+    """Axes with padding are not repeated, or are outermost in what is: [repeats, axis]."""
     type, repeats = types.present(0), attributes.integers("repeats")
     check(
         len(repeats) == len(type.shape),
         f"repeats {list(repeats)} needs one entry for each of the {len(type.shape)} axes",
     )
-    shape = tuple(extent * count for extent, count in zip(type.shape, repeats, strict=True))
-    return TensorType(type.dtype, shape)
+    counted = zip(repeats, type.dims, strict=True)
+    return TensorType.of(type.dtype, tuple(joined(((n, n), *given)) for n, given in counted))
 
 
 def _tile(attributes: Attributes, use: Use) -> Tensor:
@@ -228,6 +248,8 @@ def _infer_trilu(attributes: Attributes, types: Types) -> TensorType:
     check(len(type.shape) >= 2, f"{type} is no matrix")
     attributes.flag("upper")
     attributes.integer("k")
+    for axis in (-2, -1):  # rows and columns are counted
+        types.require_in_one_piece(0, len(type.shape) + axis, "a triangle")
     return type
 
 
@@ -247,6 +269,7 @@ def _trilu(attributes: Attributes, use: Use) -> Tensor:
 
 
 def _infer_pad(attributes: Attributes, types: Types) -> TensorType:
+    """Only whole axes get more elements here: the importer has another form for others."""
     type, pads = types.present(0), attributes.integers("pads")
     mode = attributes.choice("mode", PAD_MODES)
     attributes.number("value")
@@ -257,11 +280,12 @@ def _infer_pad(attributes: Attributes, types: Types) -> TensorType:
         check(mode == "constant", f"mode {mode} takes no value input")
         check_same_dtype(type, fill)
         check(fill.size == 1, f"the value must be a scalar, not {fill}")
-    shape = tuple(
-        extent + begin + end
-        for extent, begin, end in zip(type.shape, pads[:rank], pads[rank:], strict=True)
-    )
-    return TensorType(type.dtype, shape)
+    dims = list(type.dims)
+    for axis, (begin, end) in enumerate(zip(pads[:rank], pads[rank:], strict=True)):
+        if begin or end:
+            types.require_whole(0, axis, "an axis that is padded")
+            dims[axis] = whole(type.shape[axis] + begin + end)
+    return TensorType.of(type.dtype, tuple(dims))
 
 
 def _pad(attributes: Attributes, use: Use) -> Tensor:
@@ -333,77 +357,8 @@ def _pads_of_blocks(attributes: Attributes, block: int) -> dict[str, Attribute]:
     return {"pads": (*pads[:4], 0, *pads[4:], 0)}
 
 
-def _reshape_padding(use: PaddedUse) -> Dims:
-    shape = use.attributes.integers("shape")
-    dims = regrouped(use.operand(0), shape)
-    if dims is None:
-        raise ShapeError(f"{shapes_text(use.operand(0))} does not lie as {list(shape)} has it")
-    return dims
-
-
-def _transpose_padding(use: PaddedUse) -> Dims:
-    data = use.operand(0)
-    return tuple(data[axis] for axis in use.attributes.integers("perm"))
-
-
-def _concat_padding(use: PaddedUse) -> Dims:
-    """The parts' axis is whole: see the importer's form for one that is not."""
-    positions, axis = use.present(), use.attributes.integer("axis")
-    total = 0
-    for position in positions:
-        use.require_whole(position, axis, "a part of a concatenation")
-        total += extent_of(use.operand(position)[axis])
-    rank = len(use.operand(0))
-    return tuple(
-        whole(total) if other == axis else use.same(*((p, other) for p in positions))
-        for other in range(rank)
-    )
-
-
-def _expand_padding(use: PaddedUse) -> Dims:
-    """Padded axes stay; the importer says which of the new ones are padded."""
-    shape, data = use.attributes.integers("shape"), use.operand(0)
-    rank = max(len(shape), len(data))
-    given = (ONE,) * (rank - len(data)) + data
-    wanted = (1,) * (rank - len(shape)) + shape
-    result = []
-    for axis, extent in zip(given, wanted, strict=True):
-        if not is_unpadded(axis) and extent not in (1, extent_of(axis)):
-            raise ShapeError(f"an axis of {size_of(axis)} does not expand to {extent}")
-        result.append(whole(extent) if is_unpadded(axis) and extent != 1 else axis)
-    return tuple(result)
-
-
-def _tile_padding(use: PaddedUse) -> Dims:
-    """Axes with padding are not repeated, or are outermost in what is: [repeats, axis]."""
-    repeats = use.attributes.integers("repeats")
-    return tuple(
-        joined(((count, count), *axis)) for count, axis in zip(repeats, use.operand(0), strict=True)
-    )
-
-
-def _trilu_padding(use: PaddedUse) -> Dims:
-    """Rows and columns are counted."""
-    for axis in (-2, -1):
-        use.require_in_one_piece(0, len(use.operand(0)) + axis, "a triangle")
-    return use.operand(0)
-
-
-def _pad_padding(use: PaddedUse) -> Dims:
-    """Only whole axes get more elements here; see the importer's form for others."""
-    data, pads = use.operand(0), use.attributes.integers("pads")
-    result: list[Axis] = []
-    for axis, given in enumerate(data):
-        more = pads[axis] + pads[axis + len(data)]
-        if pads[axis] or pads[axis + len(data)]:
-            use.require_whole(0, axis, "an axis that is padded")
-            given = whole(extent_of(given) + more)
-        result.append(given)
-    return tuple(result)
-
-
 register(
-    OperatorDefinition("identity", Pattern.VIEW, 1, _infer_identity, None, padding=unchanged),
+    OperatorDefinition("identity", Pattern.VIEW, 1, _infer_identity, None, dynamic=True),
     OperatorDefinition(
         "reshape",
         Pattern.VIEW,
@@ -412,15 +367,27 @@ register(
         None,
         {"shape": REQUIRED},
         identity_if_same_type=True,
-        padding=_reshape_padding,
+        dynamic=True,
     ),
     # What `tunefarm.compiler.plan.share_memory` makes of slices and concats.
     OperatorDefinition(
-        "part", Pattern.VIEW, 1, _infer_part, None, {"offset": REQUIRED, "shape": REQUIRED}
+        "part",
+        Pattern.VIEW,
+        1,
+        _infer_part,
+        None,
+        {"offset": REQUIRED, "shape": REQUIRED},
     ),
-    OperatorDefinition("join", Pattern.JOIN, (1, None), _infer_join, None, {"shape": REQUIRED}),
+    OperatorDefinition(
+        "join",
+        Pattern.JOIN,
+        (1, None),
+        _infer_join,
+        None,
+        {"shape": REQUIRED},
+    ),
 )
-register_move("copy", _infer_identity, _copy, passes=1, padding_rule=unchanged)
+register_move("copy", _infer_identity, _copy, passes=1, dynamic=True)
 register_move(
     "transpose",
     _infer_transpose,
@@ -428,7 +395,7 @@ register_move(
     passes=1,
     turns=_turns_rows,
     perm=REQUIRED,
-    padding_rule=_transpose_padding,
+    dynamic=True,
 )
 register_move(
     "concat",
@@ -439,7 +406,7 @@ register_move(
     blocked=BlockedRule(_blocked_concat, joins=True),
     piecewise=True,
     axis=REQUIRED,
-    padding_rule=_concat_padding,
+    dynamic=True,
 )
 register_move(
     "expand",
@@ -447,7 +414,7 @@ register_move(
     _expand,
     identity_if_same_type=True,
     shape=REQUIRED,
-    padding_rule=_expand_padding,
+    dynamic=True,
 )
 register_move(
     "tile",
@@ -456,7 +423,7 @@ register_move(
     identity_if_same_type=True,
     positions=Positions.DIVIDED,
     repeats=REQUIRED,
-    padding_rule=_tile_padding,
+    dynamic=True,
 )
 register_move(
     "trilu",
@@ -466,7 +433,7 @@ register_move(
     piecewise=True,
     upper=True,
     k=0,
-    padding_rule=_trilu_padding,
+    dynamic=True,
 )
 register_move(
     "pad",
@@ -479,7 +446,7 @@ register_move(
     pads=REQUIRED,
     mode="constant",
     value=0.0,
-    padding_rule=_pad_padding,
+    dynamic=True,
 )
 
 

@@ -15,35 +15,52 @@ from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.expr.nodes import Expr, add, integer, mul
 from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse
-from tunefarm.compiler.operators.padding import PaddedUse
 from tunefarm.compiler.operators.registry import REQUIRED
 from tunefarm.compiler.operators.rules import check
 from tunefarm.compiler.operators.shape import register_move
-from tunefarm.compiler.operators.use import Attributes, Types, Use
+from tunefarm.compiler.operators.types import Types
+from tunefarm.compiler.operators.use import Attributes, Use
 from tunefarm.compiler.operators.windows import window_count
-from tunefarm.compiler.types.dims import Axis, Dims, extent_of, is_unpadded, size_of, whole
+from tunefarm.compiler.types.dims import Axis, extent_of, is_unpadded, size_of, whole
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 # --- slice ---------------------------------------------------------------------------------------
 
 
+def _least_size(axis: Axis) -> int | None:
+    """How many elements an axis has at least, from its first one on without gaps."""
+    if len(axis) > 1:
+        return None
+    ((true, _),) = axis
+    return true if isinstance(true, int) else true.bounds[0]
+
+
 def _infer_slice(attributes: Attributes, types: Types) -> TensorType:
+    """Axes are kept as they are, or all that is taken of them is there."""
     type = types.present(0)
     starts, steps, shape = (attributes.integers(name) for name in ("starts", "steps", "shape"))
     check(
         len(starts) == len(steps) == len(shape) == len(type.shape),
         f"starts, steps and shape need one entry for each of the {len(type.shape)} axes",
     )
-    for axis, (start, step, count, extent) in enumerate(
-        zip(starts, steps, shape, type.shape, strict=True)
+    dims: list[Axis] = []
+    for axis, (start, step, count, given) in enumerate(
+        zip(starts, steps, shape, type.dims, strict=True)
     ):
-        last = start + (count - 1) * step
+        last, extent = start + (count - 1) * step, extent_of(given)
         check(step != 0, f"the step of axis {axis} is 0")
         check(
             count < 1 or (0 <= start < extent and 0 <= last < extent),
             f"axis {axis} reads from {start} to {last}, but has the size {extent}",
         )
-    return TensorType(type.dtype, shape)
+        is_kept = start == 0 and step == 1 and count == extent
+        least = _least_size(given)
+        if not (is_unpadded(given) or is_kept) and (least is None or max(start, last) >= least):
+            raise ShapeError(
+                f"positions {start} to {last} of an axis of {size_of(given)} need not be there"
+            )
+        dims.append(given if is_kept else whole(count))
+    return TensorType.of(type.dtype, tuple(dims))
 
 
 def _slice(attributes: Attributes, use: Use) -> Tensor:
@@ -129,33 +146,6 @@ def _blocked_channels(use: BlockedUse) -> BlockedForm | None:
     return BlockedForm(BLOCKED, float(attributes.number("lane"))) if padded else None
 
 
-def _least_size(axis: Axis) -> int | None:
-    """How many elements an axis has at least, from its first one on without gaps."""
-    if len(axis) > 1:
-        return None
-    ((true, _),) = axis
-    return true if isinstance(true, int) else true.bounds[0]
-
-
-def _slice_padding(use: PaddedUse) -> Dims:
-    """Axes are kept as they are, or are whole."""
-    starts, steps, shape = (use.attributes.integers(name) for name in ("starts", "steps", "shape"))
-    result: list[Axis] = []
-    for axis, (start, step, count) in enumerate(zip(starts, steps, shape, strict=True)):
-        given = use.operand(0)[axis]
-        if start == 0 and step == 1 and count == extent_of(given):
-            result.append(given)
-            continue
-        least = _least_size(given)
-        if least is None or max(start, start + (count - 1) * step) >= least:
-            raise ShapeError(
-                f"positions {start} to {start + (count - 1) * step} of an axis of {size_of(given)} "
-                "need not be there"
-            )
-        result.append(whole(count))
-    return tuple(result)
-
-
 register_move(
     "slice",
     _infer_slice,
@@ -165,7 +155,7 @@ register_move(
     starts=REQUIRED,
     steps=REQUIRED,
     shape=REQUIRED,
-    padding_rule=_slice_padding,
+    dynamic=True,
 )
 register_move(
     "channels",
@@ -186,13 +176,19 @@ register_move(
 
 
 def _infer_frames(attributes: Attributes, types: Types) -> TensorType:
+    """As many frames as the elements that are there have room for."""
     data = types.present(0)
     axis = attributes.axis("axis", len(data.shape))
     count, length, step = (attributes.integer(name) for name in ("count", "length", "step"))
     check(min(count, length, step) >= 1, f"{count} frames of {length} in steps of {step}")
     last = (count - 1) * step + length
     check(last <= data.shape[axis], f"frames reach to {last} of {data}")
-    return TensorType(data.dtype, (*data.shape[:axis], count, length, *data.shape[axis + 1 :]))
+    given, frames = data.dims[axis], whole(count)
+    if not is_unpadded(given):
+        types.require_in_one_piece(0, axis, "frames of an axis")
+        frames = ((window_count(given[0][0], length, step, 0), count),)
+    dims = (*data.dims[:axis], frames, whole(length), *data.dims[axis + 1 :])
+    return TensorType.of(data.dtype, dims)
 
 
 def _frames(attributes: Attributes, use: Use) -> Tensor:
@@ -206,17 +202,6 @@ def _frames(attributes: Attributes, use: Use) -> Tensor:
     return use.pointwise("frames", body)
 
 
-def _frames_padding(use: PaddedUse) -> Dims:
-    """As many frames as the elements that are there have room for."""
-    data, axis = use.operand(0), use.attributes.integer("axis")
-    count, length, step = (use.attributes.integer(name) for name in ("count", "length", "step"))
-    frames = whole(count)
-    if not is_unpadded(data[axis]):
-        use.require_in_one_piece(0, axis, "frames of an axis")
-        frames = ((window_count(data[axis][0][0], length, step, 0), count),)
-    return *data[:axis], frames, whole(length), *data[axis + 1 :]
-
-
 register_move(
     "frames",
     _infer_frames,
@@ -225,5 +210,5 @@ register_move(
     count=REQUIRED,
     length=REQUIRED,
     step=REQUIRED,
-    padding_rule=_frames_padding,
+    dynamic=True,
 )

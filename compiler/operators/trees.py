@@ -25,11 +25,11 @@ from tunefarm.compiler.expr.nodes import (
     unary,
 )
 from tunefarm.compiler.kernels.kernel import Tensor
-from tunefarm.compiler.operators.padding import PaddedUse
 from tunefarm.compiler.operators.registry import OperatorDefinition, Pattern, Positions, register
 from tunefarm.compiler.operators.rules import check, check_dtype, check_same_dtype
-from tunefarm.compiler.operators.use import Attributes, Types, Use, axes_of
-from tunefarm.compiler.types.dims import Dims
+from tunefarm.compiler.operators.types import Types
+from tunefarm.compiler.operators.use import Attributes, Use, axes_of
+from tunefarm.compiler.types.dims import whole
 from tunefarm.compiler.types.dtypes import BOOLS, WIDE_FLOATS, DType
 from tunefarm.compiler.types.tensor_type import TensorType
 
@@ -40,6 +40,7 @@ SLOTS = LEAVES + 1
 
 
 def _infer_step(attributes: Attributes, types: Types) -> TensorType:
+    """Of rows that are not there any node will do: the tables clamp what they are read at."""
     nodes, data, features, thresholds, children = (types.present(n) for n in range(5))
     for table in (nodes, features, children):
         check_dtype(table, frozenset((DType.I32,)), "a table of nodes")
@@ -56,14 +57,15 @@ def _infer_step(attributes: Attributes, types: Types) -> TensorType:
     if special is not None:
         check_dtype(special, BOOLS, "the table of NaNs")
         check(special.shape == (count,), f"{special} is not one entry per node")
-    tree_axis = int(attributes.flag("by_rows"))
-    shape = list(nodes.shape)
-    check(
-        len(shape) == 2 and shape[1 - tree_axis] in (1, data.shape[0]),
-        f"the nodes {nodes} are not one for each of the trees and rows of {data}",
-    )
-    shape[1 - tree_axis] = data.shape[0]
-    return TensorType(DType.I32, tuple(shape))
+    for position in types.positions()[2:]:
+        types.require_whole(position, 0, "a table of nodes")
+    types.require_whole(1, 1, "the axis of features")
+    by_rows = attributes.flag("by_rows")
+    mismatch = f"the nodes {nodes} are not one for each of the trees and rows of {data}"
+    check(len(nodes.shape) == 2, mismatch)
+    rows = types.stretched((0, 1 - by_rows), (1, 0), otherwise=mismatch)
+    trees = nodes.dims[by_rows]
+    return TensorType.of(DType.I32, (rows, trees) if by_rows else (trees, rows))
 
 
 def _step(attributes: Attributes, use: Use) -> Tensor:
@@ -108,8 +110,12 @@ def _infer_leaves(attributes: Attributes, types: Types) -> TensorType:
     )
     trees = shape[1 if by_rows else 0]
     check(leaves.shape == (trees * SLOTS,), f"{leaves} is not {SLOTS} leaves for {trees} trees")
-    rows = data.shape[0 if by_rows else 1]
-    return TensorType(DType.I32, (rows, trees) if by_rows else (trees, rows))
+    types.require_whole(0, int(by_rows), "the axis of features")
+    for position in types.positions()[1:]:
+        types.require_all_whole(position, "a table of nodes")
+    rows = data.dims[1 - by_rows]
+    dims = (rows, whole(trees)) if by_rows else (whole(trees), rows)
+    return TensorType.of(DType.I32, dims)
 
 
 def _leaves(attributes: Attributes, use: Use) -> Tensor:
@@ -159,27 +165,6 @@ def _clamped(number: Expr, extent: int) -> Expr:
     return binary("max", inside, const(0, DType.I32))
 
 
-def _step_padding(use: PaddedUse) -> Dims:
-    """Of rows that are not there any node will do: the tables clamp what they are read at."""
-    for position in use.present()[2:]:
-        use.require_whole(position, 0, "a table of nodes")
-    use.require_whole(1, 1, "the axis of features")
-    if use.attributes.flag("by_rows"):
-        return use.same((0, 0), (1, 0)), use.operand(0)[1]
-    return use.operand(0)[0], use.same((0, 1), (1, 0))
-
-
-def _leaves_padding(use: PaddedUse) -> Dims:
-    """As `tree_step`."""
-    by_rows = use.attributes.flag("by_rows")
-    use.require_whole(0, int(by_rows), "the axis of features")
-    for position in use.present()[1:]:
-        for axis in range(len(use.operand(position))):
-            use.require_whole(position, axis, "a table of nodes")
-    trees, rows = use.operand(1)[int(by_rows)], use.operand(0)[1 - int(by_rows)]
-    return (rows, trees) if by_rows else (trees, rows)
-
-
 register(
     OperatorDefinition(
         "tree_step",
@@ -191,7 +176,7 @@ register(
         positions=Positions.LOOKED_UP,
         moves=False,
         alone=True,
-        padding=_step_padding,
+        dynamic=True,
     )
 )
 """`tree_step(nodes, data, features, thresholds, children, nan_first)`: at node m a row of the data
@@ -207,7 +192,7 @@ register(
         _leaves,
         {"by_rows": False},
         alone=True,
-        padding=_leaves_padding,
+        dynamic=True,
     )
 )
 """`tree_leaves(data, features, thresholds, first, second, leaves, nan_first)`: node n of tree t

@@ -1,5 +1,4 @@
-"""What an operator's rules are given: its attributes, its operands' types, and its place in a
-kernel."""
+"""What an operator's rules are given: its attributes, and its place in a kernel."""
 
 from __future__ import annotations
 
@@ -88,23 +87,6 @@ class Attributes(dict[str, Attribute]):
 
 def _mistyped(name: str, wanted: str, value: Attribute) -> ShapeError:
     return ShapeError(f"attribute {name} must be {wanted}, not {value!r}")
-
-
-class Types(tuple[TensorType | None, ...]):
-    """The types of a node's operands, None where an optional one is absent."""
-
-    __slots__ = ()
-
-    def present(self, position: int) -> TensorType:
-        """The type of an operand that is there."""
-        type = self[position]
-        if type is None:
-            raise ShapeError(f"input {position} is required but absent")
-        return type
-
-    def optional(self, position: int) -> TensorType | None:
-        """The type of an operand, or None when it is absent or not even listed."""
-        return self[position] if position < len(self) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ from __future__ import annotations
 from tunefarm.compiler.expr.nodes import Expr
 from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.kernels.weight_words import WORD, word_term
-from tunefarm.compiler.operators.padding import PaddedUse
 from tunefarm.compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
 from tunefarm.compiler.operators.rules import check, check_dtype
-from tunefarm.compiler.operators.use import Attributes, Types, Use, axes_of
-from tunefarm.compiler.types.dims import Dims
+from tunefarm.compiler.operators.types import Types
+from tunefarm.compiler.operators.use import Attributes, Use, axes_of
+from tunefarm.compiler.types.dims import whole
 from tunefarm.compiler.types.dtypes import FLOATS, DType
 from tunefarm.compiler.types.tensor_type import TensorType
 
@@ -35,13 +35,16 @@ def _infer(attributes: Attributes, types: Types) -> TensorType:
     words, columns = weight.shape
     inner = words * (WORD.bits // bits)
     check(data.shape[-1] == inner, f"the inner dimensions {data.shape[-1]} and {inner} differ")
-    whole = block > 0 and inner % block == 0 and block * bits % WORD.bits == 0
-    check(whole, f"{inner} weights of {bits} bits are no blocks of {block} in whole words")
+    fits = block > 0 and inner % block == 0 and block * bits % WORD.bits == 0
+    check(fits, f"{inner} weights of {bits} bits are no blocks of {block} in whole words")
     check(scale.shape == (inner // block, columns), f"{scale} is no scale for each block")
     if zero_point is not None:
-        fits = zero_point.dtype is DType.I8 and zero_point.shape == scale.shape
-        check(fits, f"{zero_point} is no i8 for each block")
-    return TensorType(data.dtype, (*data.shape[:-1], columns))
+        is_alike = zero_point.dtype is DType.I8 and zero_point.shape == scale.shape
+        check(is_alike, f"{zero_point} is no i8 for each block")
+    for position in types.positions()[1:]:
+        types.require_all_whole(position, "an axis of the weights")
+    types.require_whole(0, len(data.shape) - 1, "the axis that is summed")
+    return TensorType.of(data.dtype, (*data.dims[:-1], whole(columns)))
 
 
 def _expression(attributes: Attributes, use: Use) -> Tensor:
@@ -77,15 +80,6 @@ def _work(attributes: Attributes, types: Types, result: TensorType) -> int:
     return result.size * types.present(0).shape[-1]
 
 
-def _padding(use: PaddedUse) -> Dims:
-    for position in use.present()[1:]:
-        for axis in range(2):
-            use.require_whole(position, axis, "an axis of the weights")
-    data = use.operand(0)
-    use.require_whole(0, len(data) - 1, "the axis that is summed")
-    return *data[:-1], use.operand(1)[1]
-
-
 register(
     OperatorDefinition(
         "weight_product",
@@ -95,6 +89,6 @@ register(
         _expression,
         {"bits": REQUIRED, "block": REQUIRED},
         work=_work,
-        padding=_padding,
+        dynamic=True,
     )
 )

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.expr.nodes import Const, Expr, add, integer, mul
 from tunefarm.compiler.kernels.kernel import KernelBuilder, Tensor
-from tunefarm.compiler.operators.padding import PaddedUse
 from tunefarm.compiler.operators.rules import check, pad_stage
+from tunefarm.compiler.operators.types import Types
 from tunefarm.compiler.operators.use import Attributes
 from tunefarm.compiler.types.dims import Axis, extent_of, is_unpadded, whole
 from tunefarm.compiler.types.sizes import Dimension, bounds_of, divide, greater
@@ -115,39 +115,52 @@ def window_count(
 
 
 def slid_axis(
-    use: PaddedUse, windows: Windows, number: int, count: int | None = None, *, cut: bool = False
+    types: Types, windows: Windows, number: int, count: int | None = None, *, cut: bool = False
 ) -> Axis:
-    """The axis of windows over an axis, of which there are `count` over the padded one."""
-    axis = use.operand(0)[2 + number]
-    if is_unpadded(axis) and count is not None:
-        return whole(count)
+    """The axis of windows over a spatial axis of the first operand.
+
+    There are as many as fit over its bounds, or `count` of them. Raises `ShapeError` where none is.
+    """
+    axis = types.axis(0, 2 + number)
     reach, stride = windows.reach(number), windows.strides[number]
     more = windows.begins[number] + windows.ends[number]
-    if reach == stride == 1 and not more:
-        return axis
-    use.require_in_one_piece(0, 2 + number, "windows over an axis")
     if count is None:
-        count = (extent_of(axis) + more - reach) // stride + 1
+        extent = extent_of(axis) + more
+        check(
+            reach <= extent,
+            f"a kernel that reaches over {reach} does not fit spatial axis {number} "
+            f"of {extent} with padding",
+        )
+        count = (extent - reach) // stride + 1
     if is_unpadded(axis):
         return whole(count)
+    if reach == stride == 1 and not more:
+        return axis
+    types.require_in_one_piece(0, 2 + number, "windows over an axis")
     return ((window_count(axis[0][0], reach, stride, more, cut=cut), count),)
 
 
-def require_whole_taps(use: PaddedUse) -> None:
+def require_whole_taps(types: Types) -> None:
     """Raise `ShapeError` where an axis of the weights' taps is padded."""
-    for axis in range(2, len(use.operand(1))):
-        use.require_whole(1, axis, "an axis of the weights")
+    for axis in range(2, len(types.present(1).shape)):
+        types.require_whole(1, axis, "an axis of the weights")
 
 
-def match_channels(use: PaddedUse, axis: int) -> None:
-    """Channels that need not all be there are 0 in the data and in this axis of the weights."""
-    if use.attributes.integer("groups") == 1:
-        use.same((0, 1), (1, axis))
-        for place in ((0, 1), (1, axis)):
-            use.fill(*place, "zero")
+def match_channels(types: Types, axis: int, groups: int, otherwise: str) -> None:
+    """The channels of the data are those of the weights' `axis`, or several groups of them.
+
+    Those that need not all be there are 0 in both. Raises `ShapeError(otherwise)` where the numbers
+    differ.
+    """
+    if groups == 1:
+        places = (0, 1), (1, axis)
+        types.same(*places, otherwise=otherwise)
+        for place in places:
+            types.fill(*place, "zero")
         return
-    use.require_whole(0, 1, "the axis of channels in groups")
-    for position in use.present()[1:]:
-        for number in range(2):
-            if number < len(use.operand(position)):
-                use.require_whole(position, number, "an axis of the weights")
+    per_group = groups if axis else 1  # those of all groups are the first axis
+    check(types.present(0).shape[1] == types.present(1).shape[axis] * per_group, otherwise)
+    types.require_whole(0, 1, "the axis of channels in groups")
+    for position in types.positions()[1:]:
+        for number in range(min(2, len(types.present(position).shape))):
+            types.require_whole(position, number, "an axis of the weights")

@@ -14,7 +14,6 @@ itself sees to it that none of them changes a result: operators that would read 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import prod
 from typing import Final, TypeAlias
 
 from tunefarm.compiler.types.dims import Dims, whole_dims
@@ -52,8 +51,7 @@ class SizedPort:
     @property
     def type(self) -> TensorType:
         """The type of the graph's value, padding included."""
-        extents = (prod(extent for _, extent in factors) for factors in self.padded)
-        return TensorType(self.dtype, tuple(extents))
+        return TensorType.of(self.dtype, self.padded)
 
     @property
     def greatest(self) -> TensorType:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from tunefarm.compiler.types.dims import Dims, extent_of, is_unpadded, true_shape, whole_dims
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.frozen import frozen
+from tunefarm.compiler.types.sizes import Dimension
 
 Attribute: TypeAlias = (
     int | float | str | bool | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | None
@@ -19,10 +22,36 @@ Array: TypeAlias = npt.NDArray[np.generic]
 
 @frozen
 class TensorType:
-    """Element type and static shape of a value; a scalar has the shape ()."""
+    """Element type and shape of a value; a scalar has the shape ().
+
+    `shape` is that of its memory, at the bounds of all symbols. Where less than that may be there
+    `padded` says what is (None: all of it, or nobody knows). Types of equal memory are equal.
+    """
 
     dtype: DType
     shape: tuple[int, ...]
+    padded: Dims | None = None
+
+    @staticmethod
+    def of(dtype: DType, dims: Dims) -> TensorType:
+        """The type of a value that has these axes."""
+        padded = None if all(map(is_unpadded, dims)) else dims
+        return TensorType(dtype, tuple(map(extent_of, dims)), padded)
+
+    @property
+    def dims(self) -> Dims:
+        """What is there of each axis: its factors, each a true size and an extent."""
+        return whole_dims(self.shape) if self.padded is None else self.padded
+
+    @property
+    def true_shape(self) -> tuple[Dimension, ...]:
+        """The shape without padding."""
+        return self.shape if self.padded is None else true_shape(self.padded)
+
+    @property
+    def stored(self) -> TensorType:
+        """The type of its memory, all of which is there."""
+        return self if self.padded is None else replace(self, padded=None)
 
     @property
     def size(self) -> int:
@@ -36,6 +65,14 @@ class TensorType:
     def bytes(self) -> int:
         """Bytes of the contiguous tensor."""
         return self.size * self.dtype.bytes
+
+    def __eq__(self, other: object) -> bool:
+        if other.__class__ is not TensorType:
+            return NotImplemented
+        return self.dtype == other.dtype and self.shape == other.shape
+
+    def __hash__(self) -> int:
+        return hash((self.dtype, self.shape))
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"

@@ -11,14 +11,14 @@ from tests.attack import sized
 from tests.attack.attack import Outcome
 from tests.attack.sized import SAME, WRONG, Sized, draw
 from tests.attack.sized_drawing import SizedDrawing, SizedDrawn
-from tunefarm.compiler.operators.padding import PaddedUse
+from tunefarm.compiler.operators.types import Types
 
 KINDS = 50
 SEEDS = range(30)
 SEED = 7
 
 
-def _forget(use: PaddedUse, operand: int, axis: int, value: str) -> None:
+def _forget(types: Types, operand: int, axis: int, value: str) -> None:
     """Planted: padding stays as it is where it has to be something else."""
 
 
@@ -38,7 +38,7 @@ def test_forgotten_padding_is_found_and_made_small(
     monkeypatch.setattr(sized, "draw", small)
     attack = Sized(tmp_path)
     assert attack.attempt(SEED) == Outcome(SAME)
-    monkeypatch.setattr(PaddedUse, "fill", _forget)
+    monkeypatch.setattr(Types, "fill", _forget)
     outcome = attack.attempt(SEED)
     assert (outcome.label, outcome.broke) == (WRONG, True)
     text = attack.minimise(SEED, outcome)

@@ -15,7 +15,6 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.plan.precision.contractions import Contraction, contractions
 from tunefarm.compiler.plan.precision.switch_precisions import Switches, switched
 from tunefarm.compiler.runtime.execution.executable import Executable
-from tunefarm.compiler.types.dims import extent_of, true_shape, whole_dims
 from tunefarm.compiler.types.precision import Calibration, Precision
 from tunefarm.compiler.types.signature import SizedPort
 from tunefarm.compiler.types.structure import NO_STRUCTURE
@@ -78,10 +77,7 @@ def with_outputs(graph: Graph, values: Iterable[str]) -> Graph:
 def _port(graph: Graph, name: str) -> SizedPort:
     """A value as an output: of its padding nothing is shown, if it is known."""
     type = graph.types[name]
-    dims = graph.padded.get(name)
-    if dims is None or tuple(map(extent_of, dims)) != type.shape:
-        dims = whole_dims(type.shape)
-    return SizedPort(name, type.dtype, true_shape(dims), dims)
+    return SizedPort(name, type.dtype, type.true_shape, type.dims)
 
 
 def _batches(graph: Graph, values: Sequence[str]) -> Iterator[list[str]]:

@@ -18,7 +18,7 @@ from tunefarm.compiler.operators.loop import RESULT
 from tunefarm.compiler.types.dims import whole
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.structure import Label
-from tunefarm.compiler.types.tensor_type import Array, TensorType
+from tunefarm.compiler.types.tensor_type import Array
 
 # --- What ai.onnx.ml's models share: the type that they compute in, scores and labels ------------
 
@@ -275,7 +275,7 @@ def _looked_up(
     data = node.input(0)
     if keys.dtype.kind == "O":  # numbers of words are compared
         keys = graph.words.numbers(keys)
-        data = replace(data, type=TensorType(DType.I64, data.shape))
+        data = replace(data, type=replace(data.type, dtype=DType.I64))
     keys, first = np.unique(keys[::-1], return_index=True)
     values = values[::-1][first]  # of a key that is there twice the last one counts
     table = graph.constant(np.append(values, default).astype(values.dtype))

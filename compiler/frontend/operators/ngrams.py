@@ -14,7 +14,7 @@ from tunefarm.compiler.frontend.operators.moves import as_whole, in_one_piece, w
 from tunefarm.compiler.types.dims import ONE, size_of, whole
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.sizes import greater
-from tunefarm.compiler.types.tensor_type import Array, TensorType
+from tunefarm.compiler.types.tensor_type import Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def tfidf_vectorizer(node: OnnxNode, graph: GraphBuilder) -> Value:
     if is_text != node.has("pool_strings"):
         raise node.invalid("the pool must have elements of the input's type")
     if is_text:  # numbers of words are compared
-        data = replace(data, type=TensorType(DType.I64, data.shape))
+        data = replace(data, type=replace(data.type, dtype=DType.I64))
     mode = node.choice("mode", "", ("TF", "IDF", "TFIDF"))
     if data.rank > 2:
         raise node.bad_shape(f"{data.type} is not one row or several")

@@ -50,7 +50,8 @@ from tunefarm.compiler.operators.registry import (
     multiplications,
     operator,
 )
-from tunefarm.compiler.operators.use import Attributes, Types
+from tunefarm.compiler.operators.types import Types
+from tunefarm.compiler.operators.use import Attributes
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, PLAIN, GraphPlan, Layout
 from tunefarm.compiler.plan.decisions.plan_names import unknown_value
 from tunefarm.compiler.plan.layouts.blocked_emission import BlockedEmitter, has_channels

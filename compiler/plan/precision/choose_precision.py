@@ -41,9 +41,8 @@ from tunefarm.compiler.operators.registry import (
     operator,
     passes_over_data,
 )
-from tunefarm.compiler.operators.use import Types
+from tunefarm.compiler.operators.types import Types
 from tunefarm.compiler.plan.fusion.fuse import fuse
-from tunefarm.compiler.types.dims import is_unpadded
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.numerics import Numerics
@@ -163,8 +162,7 @@ def _fits_tiles(graph: Graph, node: Node) -> bool:
     """Whether matrix tiles hold a contraction, whose dimensions are all static."""
     rule = operator(node.operator).fits_tiles
     names = (*_factors(node), node.output)
-    padded = (graph.padded.get(name) for name in names)
-    if any(dims is not None and not all(map(is_unpadded, dims)) for dims in padded):
+    if any(graph.types[name].padded for name in names):
         return False
     types = Types(graph.types[name] if name else None for name in node.inputs)
     return rule is not None and rule(complete_attributes(node), types)

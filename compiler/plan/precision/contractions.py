@@ -123,8 +123,8 @@ def rows_of(graph: Graph, node: Node) -> tuple[str, int] | None:
 
     "" and 0 where all rows are there in every run, None where the size is in no such vector.
     """
-    dims = graph.padded.get(node.output)
-    if dims is None or is_unpadded(dims[BATCH_AXIS]):
+    dims = graph.types[node.output].dims
+    if is_unpadded(dims[BATCH_AXIS]):
         return "", 0
     size, signature = size_of(dims[BATCH_AXIS]), graph.signature
     if signature is None or size not in signature.sizes or SIZES not in graph.inputs:

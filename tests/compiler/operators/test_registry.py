@@ -6,7 +6,6 @@ import pytest
 
 from tunefarm.compiler.errors import ShapeError, UnsupportedOperatorError
 from tunefarm.compiler.kernels.kernel import KernelBuilder
-from tunefarm.compiler.operators.padding import pointwise
 from tunefarm.compiler.operators.registry import (
     UNEXPRESSED,
     add_expression,
@@ -14,7 +13,6 @@ from tunefarm.compiler.operators.registry import (
     complete_attributes,
     infer_type,
     operator,
-    padding_of,
     register,
 )
 from tunefarm.compiler.types.dtypes import DType
@@ -56,17 +54,6 @@ def test_defaults_complete_the_attributes() -> None:
 def test_missing_attribute_is_named() -> None:
     with pytest.raises(ShapeError, match="average_pool needs the attribute 'shape'"):
         complete_attributes(Node("average_pool", ("x",), "y", {"kernel": (2,)}))
-
-
-@pytest.mark.parametrize("name", ["gather", "reduce_sum", "conv"])
-def test_padding_rule_is_a_field_of_the_definition(name: str) -> None:
-    assert operator(name).padding is not None
-    assert padding_of(name) is operator(name).padding
-
-
-def test_operator_without_a_padding_rule_broadcasts_only_if_it_is_pointwise() -> None:
-    assert operator("add").padding is None and padding_of("add") is pointwise
-    assert operator("max_places").padding is None and padding_of("max_places") is None
 
 
 def test_a_name_is_registered_once() -> None:

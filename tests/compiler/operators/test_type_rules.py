@@ -142,7 +142,7 @@ REFUSED: tuple[tuple[str, str, dict[str, Attribute], str], ...] = (
     ("reduce_sum", "bool[2, 3]", {"axes": (1,)}, "element type bool"),
     ("arg_max", "u8[2, 3]", {"axis": 2}, "axis 2 is not an axis"),
     ("softmax", "i32[2, 3]", {"axis": 0}, "element type i32"),
-    ("layer_norm", "f32[2, 3, 4]; f32[3]", {"axis": 1}, "do not broadcast"),
+    ("layer_norm", "f32[2, 3, 4]; f32[3]", {"axis": 1}, "does not broadcast to the normalised"),
     ("layer_norm", "f32[3, 4]; f32[2, 3, 4]", {"axis": 1}, "does not broadcast to the normalised"),
     ("batch_norm", "f32[2, 3]; f32[3]; f32[3]; f32[3]; f32[2]", {}, "variance must have the shape"),
     ("lrn", "f32[1, 4, 2, 2]", {"size": 0}, "the size must be at least 1"),
