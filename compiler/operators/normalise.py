@@ -235,12 +235,13 @@ def _lp_norm(attributes: Attributes, use: Use) -> Tensor:
 
     total = rows.total("total", term)
 
-    def inverse(row: tuple[Expr, ...]) -> Expr:
-        norm = unary("sqrt", total[row]) if root else total[row]
-        return unary("reciprocal", select(binary("eq", norm, zero), one, norm))
+    def norm(row: tuple[Expr, ...]) -> Expr:
+        found = unary("sqrt", total[row]) if root else total[row]
+        return select(binary("eq", found, zero), one, found)
 
-    factor = rows.each("inverse_norm", inverse)
-    return use.pointwise("lp_norm", lambda i: mul(data[i], factor[rows.kept(i)]))
+    # Divided, not multiplied by the inverse: x / x is 1, which maxima behind it may be compared by.
+    norms = rows.each("norm", norm)
+    return use.pointwise("lp_norm", lambda i: binary("div", data[i], norms[rows.kept(i)]))
 
 
 register(
