@@ -167,6 +167,10 @@ class PaddedValues:
         """Say that a value repeats another one along some of its axes."""
         self._expanded[value.name] = source
 
+    def repeated_by(self, value: Value) -> Value | None:
+        """What a value repeats along some of its axes; None where that is not known."""
+        return self._expanded.get(value.name)
+
     def holds_anything(self, value: Value, dims: Dims) -> None:
         """Remember that what is behind these sizes is padding, unless it is said what that holds.
 

@@ -38,6 +38,9 @@ from tunefarm.compiler.types.dtypes import DType
 MISSED = -1
 """The number of an element's last update where it has none."""
 
+NOWHERE = -1
+"""The position of what is written nowhere."""
+
 
 @dataclass(frozen=True, slots=True)
 class SearchedUpdates:

@@ -5,8 +5,9 @@ for i.o in 0..43:                                     for i.o in 0..min(43, (siz
     unrolled for i in 0..12:                      ->      unrolled for i in 0..12:
       y[12 i.o + i] += select(k < sizes[1], …, 0)           y[12 i.o + i] += …
 
-Limits come from the output's (`FusedKernel.limits`) and from selects by `index < size`. Rounds of a
-tile that are only needed in part stay whole, with their selects, or become smaller tiles.
+Limits come from the output's (`FusedKernel.limits`), and from selects and ifs by `index < size`.
+Rounds of a tile that are only needed in part stay whole, with their selects, or become smaller
+tiles.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ from tunefarm.compiler.loops.size_conditions import (
     Condition,
     Key,
     greatest_of,
+    size_condition,
     size_conditions,
     strongest,
 )
@@ -318,10 +320,20 @@ def _of_changed(writes: DemandAnalysis, body: Body) -> DemandAnalysis:
 def _has_sizes(nest: LoopNest) -> bool:
     if not any(item.dtype is DType.I64 and len(item.shape) == 1 for item in nest.inputs):
         return False
-    return any(
+    return any(map(_has_size, walk(nest.body)))
+
+
+def _is_known(condition: Expr, known: Facts, ranges: Ranges) -> bool:
+    found = size_condition(condition, ranges)
+    return found is not None and holds(found, known)
+
+
+def _has_size(statement: Stmt) -> bool:
+    """Whether a statement is under a condition on a size, or part of what it writes is."""
+    if isinstance(statement, If):
+        return bool(size_conditions(statement.condition, {}))
+    return isinstance(statement, Store | Update) and any(
         isinstance(node, Select) and size_conditions(node.condition, {})
-        for statement in walk(nest.body)
-        if isinstance(statement, Store | Update)
         for value in values_of(statement)
         for node in nodes(value)
     )
@@ -368,7 +380,9 @@ class _Limiter:
                 made = (replace(statement, body=self.body(body, facts, inner, held)),)
             case If(condition=condition, body=body):
                 facts = strongest([*known.values(), *size_conditions(condition, ranges)])
-                made = (replace(statement, body=self.body(body, facts, ranges, held)),)
+                inside = self.body(body, facts, ranges, held)
+                left = [part for part in conjuncts(condition) if not _is_known(part, known, ranges)]
+                made = (If(all_of(*left), inside),) if left else inside
             case Allocate():
                 made = self._allocate(statement, known, ranges, held)
             case _:

@@ -8,7 +8,13 @@ from tunefarm.compiler.expr.affine import affine
 from tunefarm.compiler.expr.nodes import Binary, Const, Expr
 from tunefarm.compiler.loops.demand_analysis import DemandAnalysis
 from tunefarm.compiler.loops.ir import Allocate, Body, For, If, Let, Stmt
-from tunefarm.compiler.loops.size_conditions import Condition, Key, shared, strongest
+from tunefarm.compiler.loops.size_conditions import (
+    Condition,
+    Key,
+    shared,
+    size_conditions,
+    strongest,
+)
 
 Facts: TypeAlias = dict[Key, Condition]
 
@@ -44,7 +50,10 @@ class NeededStatements:
             case Let(body=body):
                 inner = (outside_of(statement, item) for item in self.of_body(body).values())
                 return strongest(item for item in inner if item is not None)
-            case If(body=body) | Allocate(body=body):
+            case If(condition=condition, body=body):
+                own = size_conditions(condition, {})
+                return strongest([*self.of_body(body).values(), *own])
+            case Allocate(body=body):
                 return self.of_body(body)
         return strongest(self.writes.conditions(statement))
 

@@ -2,6 +2,10 @@
 
 for i: for c: y[i, c] = data[i, c]
        for u: let p = position(i, u): if 0 <= p < 512: y[i, p] += value(i, u)
+
+Where positions are those of some updates alone, the others are left out before they are read:
+
+       for u: if u < sizes[0]: let p = position(i, u): if 0 <= p < 512: y[i, p] += value(i, u)
 """
 
 from __future__ import annotations
@@ -10,8 +14,9 @@ from dataclasses import dataclass, replace
 
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.expr.affine import affine, expr_range
-from tunefarm.compiler.expr.nodes import Expr, all_of, binary, index, integer
+from tunefarm.compiler.expr.nodes import Expr, Select, all_of, binary, index, integer
 from tunefarm.compiler.expr.walk import axes_of
+from tunefarm.compiler.kernels.scatter import NOWHERE
 from tunefarm.compiler.loops.ir import Body, If, Let, LoopKind, Memory, Store, Update
 from tunefarm.compiler.loops.leaves import Leaves
 from tunefarm.compiler.loops.loop_ranges import Env, Inside, axis_value
@@ -63,6 +68,13 @@ def _is_part_of(state: StageState, loop: str, axes: set[str]) -> bool:
     return loop in state.reduce or (root is not None and root.name in axes)
 
 
+def _updates_that_are_there(position: Expr) -> tuple[Expr | None, Expr]:
+    """Which updates have a position, where only some have one, and that position."""
+    if isinstance(position, Select) and position.otherwise == integer(NOWHERE):
+        return position.condition, position.then
+    return None, position
+
+
 @dataclass(frozen=True, slots=True)
 class _Updates:
     """Makes the loops that write the updates."""
@@ -81,7 +93,8 @@ class _Updates:
         )
 
     def _at_position(self, rest: tuple[str, ...], env: Env) -> Body:
-        position = self.leaves.value(self.loops.placed, self.scattered.position, env)
+        there, given = _updates_that_are_there(self.scattered.position)
+        position = self.leaves.value(self.loops.placed, given, env)
         name = self.loops.fresh(f"{self.memory.name}.at", env)
         place = index(name)
         extent = next(
@@ -90,7 +103,10 @@ class _Updates:
         inside = all_of(binary("ge", place, integer(0)), binary("lt", place, integer(extent)))
         bound = replace(env, ranges={**env.ranges, name: expr_range(position, env.ranges)})
         body = self.loops.nest(rest, bound, self._write(place))
-        return (Let(name, position, (If(inside, body),)),)
+        made: Body = (Let(name, position, (If(inside, body),)),)
+        if there is None:
+            return made
+        return (If(self.leaves.value(self.loops.placed, there, env), made),)
 
     def _write(self, place: Expr) -> Inside:
         def leaf(env: Env) -> Body:

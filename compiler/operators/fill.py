@@ -42,7 +42,8 @@ def check_sizes(attributes: Attributes, sizes: TensorType, name: str) -> None:
     """Check a vector of sizes, and that it has the elements that an operator names."""
     check(sizes.dtype is DType.I64 and len(sizes.shape) == 1, f"{sizes} is no vector of sizes")
     attributes.axis(name, sizes.shape[0])
-    check(-1 <= attributes.integer("since") < sizes.shape[0], f"{sizes} has no such element")
+    since = attributes.integer("since") if "since" in attributes else -1
+    check(-1 <= since < sizes.shape[0], f"{sizes} has no such element")
 
 
 def is_within(place: Expr, sizes: Tensor, number: int, since: int) -> Expr:

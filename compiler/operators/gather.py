@@ -25,7 +25,8 @@ from tunefarm.compiler.expr.nodes import (
     select,
 )
 from tunefarm.compiler.kernels.kernel import Tensor
-from tunefarm.compiler.kernels.scatter import MISSED, last_write, place_of
+from tunefarm.compiler.kernels.scatter import MISSED, NOWHERE, last_write, place_of
+from tunefarm.compiler.operators.fill import check_sizes, is_within
 from tunefarm.compiler.operators.registry import (
     REQUIRED,
     ExpressionRule,
@@ -36,11 +37,17 @@ from tunefarm.compiler.operators.registry import (
     TypeRule,
     register,
 )
-from tunefarm.compiler.operators.rules import INDICES, check, check_dtype, check_same_dtype
+from tunefarm.compiler.operators.rules import (
+    INDICES,
+    broadcast_load,
+    check,
+    check_dtype,
+    check_same_dtype,
+)
 from tunefarm.compiler.operators.shape import register_move
 from tunefarm.compiler.operators.types import Types
 from tunefarm.compiler.operators.use import Attributes, Use, axes_of
-from tunefarm.compiler.types.dims import whole
+from tunefarm.compiler.types.dims import ONE, whole
 from tunefarm.compiler.types.dtypes import NUMBERS, DType
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
@@ -195,6 +202,8 @@ register_move(
 # several updates have one position the last one stays, unless a reduction joins them all with the
 # data. The expressions say for each element which updates are its own; see
 # `tunefarm.compiler.kernels.scatter`.
+#
+# With a fourth operand there are only `sizes[number]` updates: those behind are left out as well.
 
 
 REDUCTIONS = {"none": "", "add": "sum", "mul": "prod", "max": "max", "min": "min"}
@@ -203,56 +212,70 @@ REDUCTIONS = {"none": "", "add": "sum", "mul": "prod", "max": "max", "min": "min
 _UPDATES = "u"
 
 
+def _sharing(types: Types, axis: int) -> list[tuple[int, int]]:
+    """Where an axis of data and updates is, and of indices, unless one stands for all."""
+    operands = (0, 2) if types.axis(1, axis) == ONE else (0, 1, 2)
+    return [(operand, axis) for operand in operands]
+
+
 def _infer_elements(attributes: Attributes, types: Types) -> TensorType:
-    """Updates in padding go nowhere: their positions are the lowest number."""
+    """Updates in padding go nowhere: their positions are the lowest number, or are not read.
+
+    One index may stand for all along the other axes.
+    """
     data, indices, updates = types.present(0), types.present(1), types.present(2)
-    _check_operands(attributes, data, indices, updates)
+    _check_operands(attributes, types)
     check(len(data.shape) == 3, f"the data is {data}, and not [before, axis, behind]")
     mismatch = f"indices {indices} and updates {updates} do not fit {data}"
     check(len(indices.shape) == len(updates.shape) == 3, mismatch)
     types.same((1, 1), (2, 1), otherwise=mismatch)
-    types.fill(1, 1, "lowest")
+    if attributes.integer("number") < 0:
+        types.fill(1, 1, "lowest")
     before, behind = (
-        types.same((0, axis), (1, axis), (2, axis), otherwise=mismatch) for axis in (0, 2)
+        types.same(*_sharing(types, axis), otherwise=mismatch) for axis in (0, 2)
     )
     return TensorType.of(data.dtype, (before, data.dims[1], behind))
 
 
 def _infer_rows(attributes: Attributes, types: Types) -> TensorType:
     data, indices, updates = types.present(0), types.present(1), types.present(2)
-    _check_operands(attributes, data, indices, updates)
+    _check_operands(attributes, types)
     named = attributes.integers("named")
     check(len(data.shape) == 2 and prod(named) == data.shape[0], f"{data} has not {named} rows")
     mismatch = f"indices {indices} and updates {updates} do not fit rows {list(named)} of {data}"
     check(indices.shape[1:] == (len(named),) and len(updates.shape) == 2, mismatch)
     types.same((1, 0), (2, 0), otherwise=mismatch)
-    types.fill(1, 0, "lowest")
+    if attributes.integer("number") < 0:
+        types.fill(1, 0, "lowest")
     behind = types.same((0, 1), (2, 1), otherwise=mismatch)
     return TensorType.of(data.dtype, (data.dims[0], behind))
 
 
-def _check_operands(
-    attributes: Attributes, data: TensorType, indices: TensorType, updates: TensorType
-) -> None:
+def _check_operands(attributes: Attributes, types: Types) -> None:
+    data, indices, updates = types.present(0), types.present(1), types.present(2)
     check_dtype(indices, INDICES, "the index tensor")
     check_same_dtype(data, updates)
     combiner = REDUCTIONS[attributes.choice("reduction", tuple(REDUCTIONS))]
     if combiner and data.dtype not in COMBINERS[combiner].operands:
         raise ShapeError(f"no reduction of {data.dtype} is known")
+    if attributes.integer("number") >= 0:
+        check_sizes(attributes, types.present(3), "number")
 
 
 def _elements(attributes: Attributes, use: Use) -> Tensor:
     data, picks, updates = (use.input(position) for position in range(3))
     before, _, behind = map(index, _names(use))
+    count = picks.shape[1]
 
     def position(u: Expr) -> Expr:
-        return wrapped(picks[before, u, behind], use.shape[1])
+        place = broadcast_load(picks, (before, u, behind), (use.shape[0], count, use.shape[2]))
+        return wrapped(place, use.shape[1])
 
     def value(u: Expr) -> Expr:
         return updates[before, u, behind]
 
     searched = axes_of(use.shape)
-    return _scattered(attributes, use, data, 1, searched, picks.shape[1], position, value)
+    return _scattered(attributes, use, data, 1, searched, count, position, value)
 
 
 def _rows(attributes: Attributes, use: Use) -> Tensor:
@@ -286,7 +309,7 @@ def _row(places: Sequence[Expr], named: Sequence[int]) -> Expr:
         number = add(mul(number, integer(extent)), place)
         conditions.append(binary("ge", place, integer(0)))
         conditions.append(binary("lt", place, integer(extent)))
-    return select(all_of(*conditions), number, integer(-1))
+    return select(all_of(*conditions), number, integer(NOWHERE))
 
 
 def _scattered(
@@ -303,9 +326,16 @@ def _scattered(
     combiner = REDUCTIONS[attributes.choice("reduction", tuple(REDUCTIONS))]
     names = [name for name, _ in searched]
 
+    number = attributes.integer("number")
+
+    def place(u: Expr) -> Expr:
+        if number < 0:
+            return position(u)
+        return select(is_within(u, use.input(3), number, -1), position(u), integer(NOWHERE))
+
     def found(*indices: Expr) -> Expr:
         update = indices[-1]
-        own = binary("eq", position(update), indices[along])
+        own = binary("eq", place(update), indices[along])
         if combiner:
             return select(own, value(update), neutral_element(combiner, data.dtype))
         return select(own, cast(DType.I32, update), const(MISSED, DType.I32))
@@ -324,11 +354,11 @@ def _scattered(
 
 
 def _definition(name: str, infer: TypeRule, expression: ExpressionRule) -> OperatorDefinition:
-    attributes: dict[str, Attribute | Required] = {"reduction": "none"}
+    attributes: dict[str, Attribute | Required] = {"reduction": "none", "number": -1}
     if infer is _infer_rows:
         attributes["named"] = REQUIRED
     return OperatorDefinition(
-        name, Pattern.OPAQUE, 3, infer, expression, attributes, alone=True, dynamic=True
+        name, Pattern.OPAQUE, (3, 4), infer, expression, attributes, alone=True, dynamic=True
     )
 
 

@@ -336,20 +336,28 @@ def _scatter_elements(
     if not is_unpadded(dims[axis]):
         data = compacted(data, graph)
         dims = data.dims
+    once = _once(data, axis, indices, graph)
+    indices = indices if once is None else once
+    if not is_unpadded(dims[axis]):
         require_inside(node, graph, indices, data, axis)
         indices = from_start(indices, [size_of(dims[axis])], graph)
         data = as_whole(data, axis, graph)
     count, outside = indices.shape[axis], -data.shape[axis] - 1
     reaching = (*data.shape[:axis], count, *data.shape[axis + 1 :])
-    indices = _beside(data, axis, _widened(graph, indices, reaching, outside), indices, graph)
+    if once is None:
+        indices = _beside(data, axis, _widened(graph, indices, reaching, outside), indices, graph)
     updates = _beside(data, axis, _widened(graph, updates, reaching, 0), updates, graph)
     before, behind = math.prod(data.shape[:axis]), math.prod(data.shape[axis + 1 :])
+    sides = math.prod(indices.shape[:axis]), math.prod(indices.shape[axis + 1 :])
+    sizes, number = _sizes_of(indices.dims[axis], graph)
     result = graph.emit(
         "scatter_elements",
         graph.reshape(data, (before, data.shape[axis], behind)),
-        graph.reshape(indices, (before, count, behind)),
+        graph.reshape(indices, (sides[0], count, sides[1])),
         graph.reshape(updates, (before, count, behind)),
+        sizes,
         reduction=node.choice("reduction", "none", tuple(REDUCTIONS)),
+        number=number,
     )
     return with_axis(graph.reshape(result, data.shape), axis, dims[axis], graph)
 
@@ -372,15 +380,45 @@ def _scatter_tuples(
         indices = from_start(indices, data.true_shape[:depth], graph)
         data = graph.with_dims(data, (*whole_dims(named), *dims[depth:]))
     count = indices.type.size // depth
+    tuples = graph.reshape(indices, (count, depth))
+    sizes, number = _sizes_of(tuples.dims[0], graph)
     result = graph.emit(
         "scatter_rows",
         graph.reshape(data, (rows, width)),
-        graph.reshape(indices, (count, depth)),
+        tuples,
         graph.reshape(updates, (count, width)),
+        sizes,
         reduction=node.choice("reduction", "none", tuple(REDUCTIONS)),
+        number=number,
         named=named,
     )
     return graph.with_dims(graph.reshape(result, data.shape), dims)
+
+
+def _once(data: Value, axis: int, indices: Value, graph: GraphBuilder) -> Value | None:
+    """Indices that are the same for all elements behind an axis, or in front of it too, once.
+
+    None where they may differ, or where updates reach only a part of the data's other axes.
+    """
+    source = graph.padded.repeated_by(indices)
+    if source is None:
+        return None
+    others = [other for other in range(data.rank) if other != axis]
+    if any(indices.dims[other] != data.dims[other] for other in others):
+        return None
+    shape = (*(1,) * (data.rank - source.rank), *source.shape)
+    before, behind = indices.shape[:axis], math.prod(shape[axis + 1 :])
+    is_same = math.prod(shape[:axis]) == 1 or shape[:axis] == before
+    if behind > 1 or shape[axis] != indices.shape[axis] or not is_same:
+        return None
+    return graph.reshape(source, shape)
+
+
+def _sizes_of(axis: Axis, graph: GraphBuilder) -> tuple[Value | None, int]:
+    """What has the number of updates, and where: none where all are there, or lie apart."""
+    if is_unpadded(axis) or len(axis) > 1:
+        return None, -1
+    return graph.vector_with(size_of(axis))
 
 
 def _widened(graph: GraphBuilder, value: Value, shape: tuple[int, ...], fill: int) -> Value:

@@ -579,7 +579,11 @@ def expand(node: OnnxNode, graph: GraphBuilder) -> Value:
         raise node.bad_shape(f"{data.type} does not expand to {list(wanted)}") from error
     if data.array is not None and math.prod(shape) <= 4096:
         return graph.constant(np.broadcast_to(data.array, shape))
-    return data if shape == data.shape else graph.emit("expand", data, shape=shape)
+    if shape == data.shape:
+        return data
+    result = graph.emit("expand", data, shape=shape)
+    graph.padded.expands(result, data)
+    return result
 
 
 @converter("Tile", 1, 6, 13)

@@ -266,6 +266,18 @@ PLACE_CASES: dict[str, Case] = {
         [{"s": 2}, {"s": 5}, {"s": 7}],
         integers=("i",),
     ),
+    "scatter of expanded places": Case(
+        [
+            node("Unsqueeze", "i [1]", "column"),
+            node("Shape", "u", "whole"),
+            node("Expand", "column whole", "wide"),
+            node("ScatterElements", "x wide u", axis=0, reduction="add"),
+        ],
+        {"x": (4, 6), "i": ("n",), "u": ("n", 6)},
+        {"n": "1..9"},
+        [{"n": 1}, {"n": 5}, {"n": 9}],
+        integers=("i",),
+    ),
     "conv of any kernel": Case(
         [node("Conv", "x z", strides=[2], pads=[1, 2], dilations=[2])],
         {"x": ("b", 4, "h"), "z": (3, 4, "k")},

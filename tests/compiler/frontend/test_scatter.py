@@ -92,6 +92,58 @@ def test_elements_at_computed_positions(
     check(proto, positions, seed)
 
 
+@settings(max_examples=25, deadline=None)
+@given(
+    shape=st.lists(st.integers(1, 6), min_size=1, max_size=3),
+    once=st.lists(st.booleans(), min_size=3, max_size=3),
+    axis=st.integers(0, 2),
+    count=st.integers(1, 9),
+    reduction=st.sampled_from(REDUCTIONS),
+    is_sized=st.booleans(),
+    seed=st.integers(0, 1 << 16),
+)
+def test_elements_at_positions_that_are_expanded(
+    shape: list[int],
+    once: list[bool],
+    axis: int,
+    count: int,
+    reduction: str,
+    is_sized: bool,
+    seed: int,
+) -> None:
+    """Whatever axes positions are expanded along, with fixed sizes and with fewer than the most."""
+    axis, rng = min(axis, len(shape) - 1), np.random.default_rng(seed)
+    whole = [*shape[:axis], count, *shape[axis + 1 :]]
+    own = [1 if once[at] and at != axis else extent for at, extent in enumerate(whole)]
+    nodes = [
+        node("Shape", "u", "whole"),
+        node("Expand", "i whole", "wide"),
+        node("ScatterElements", "x wide u", axis=axis, reduction=reduction),
+    ]
+    symbols: list[int | str] = [f"s{at}" for at in range(len(shape))]
+    reached = [*symbols[:axis], "n", *symbols[axis + 1 :]]
+    counted = [1 if extent == 1 else name for extent, name in zip(own, reached, strict=True)]
+    inputs = [tensor("x", symbols), tensor("i", counted, INT64), tensor("u", reached)]
+    proto = model_of(nodes, inputs)
+    limit = shape[axis]
+    arrays = {
+        "x": rng.standard_normal(shape).astype(np.float32),
+        "i": rng.integers(-limit, limit, own),
+        "u": rng.standard_normal(whole).astype(np.float32),
+    }
+    if reduction == "none":  # where several updates have one place, all write the same
+        arrays["u"] = np.ones(whole, np.float32)
+    (expected,) = exact_session(proto).run(None, arrays)
+    shapes: dict[str, list[int | str]] = {"x": [*shape], "i": [*own], "u": [*whole]}
+    if is_sized:
+        shapes = {
+            name: [f"{size}:1..12" if isinstance(size, str) else size for size in sizes]
+            for name, sizes in (("x", symbols), ("i", counted), ("u", reached))
+        }
+    actual = compiler.build(import_model_proto(proto, shapes)).run(arrays)["y"]
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_positions_outside_of_the_data_are_left_out() -> None:
     proto = model("ScatterND", (4, 3), (2, 1), (2, 3))
     x, u = np.zeros((4, 3), np.float32), np.ones((2, 3), np.float32)

@@ -10,14 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.compiler.schedule.small_kernels import f32, kernel_of
 from tunefarm.compiler.errors import VerifyError
 from tunefarm.compiler.expr.nodes import Expr, Load, binary, const, integer, mul, select, sub, unary
+from tunefarm.compiler.kernels.evaluate import evaluate_kernel
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder, ValidExtent
 from tunefarm.compiler.llvm.compile_kernel import emit_loops
 from tunefarm.compiler.loops.interpret import interpret
 from tunefarm.compiler.loops.ir import Body, For, LoopKind, LoopNest, Memory, Store
 from tunefarm.compiler.loops.printer import format_loops
 from tunefarm.compiler.loops.verify import verify_loops
+from tunefarm.compiler.operators.gather import REDUCTIONS
 from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.schedule.spaces import default_schedule, naive_schedule
@@ -27,7 +30,7 @@ from tunefarm.compiler.schedule.steps.placement import ComputeAt
 from tunefarm.compiler.schedule.steps.tiles import Fuse, Reorder, Tile
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
-from tunefarm.compiler.types.tensor_type import TensorType
+from tunefarm.compiler.types.tensor_type import Array, Attribute, TensorType
 from tunefarm.configs.settings import load_target
 
 BATCH, ROWS, COLUMNS = 3, 29, 5
@@ -219,6 +222,30 @@ def tiles(tile: int, dynamic: bool = True) -> tuple[FusedKernel, Schedule]:
         Vectorize("sum", "j"),
     )
     return kernel, Schedule(steps)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("behind", [1, 20])
+def test_scatters_end_with_the_updates(reduction: str, behind: int) -> None:
+    indices = TensorType(DType.I64, (2, ROWS, 1))
+    operands = [f32(2, 5, behind), indices, f32(2, ROWS, behind), TensorType(DType.I64, (2,))]
+    attributes: dict[str, Attribute] = {"reduction": reduction, "number": 1}
+    kernel = kernel_of(operands, [("scatter_elements", ["x0", "x1", "x2", "x3"], attributes)])
+    target = Target.from_json(load_target("x86-64-v3").model_dump())
+    nest = lower(kernel, default_schedule(kernel, target, 1))
+    verify_loops(nest)
+    assert f"for u in 0..min({ROWS}, in3[1])" in format_loops(nest)
+    rng = np.random.default_rng(0)
+    inputs: dict[str, Array] = {
+        "in0": rng.standard_normal((2, 5, behind)).astype(np.float32),
+        "in1": rng.integers(-5, 5, (2, ROWS, 1)),
+        "in2": rng.standard_normal((2, ROWS, behind)).astype(np.float32),
+    }
+    for count in (0, 1, 7, ROWS):
+        inputs["in3"] = np.array([0, count])
+        result: Any = interpret(nest, inputs)
+        expected: Any = evaluate_kernel(kernel, inputs)
+        np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("tile", [7, 13, 20])

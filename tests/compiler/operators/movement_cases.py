@@ -219,6 +219,28 @@ def _scatters() -> Iterator[Case]:
             )
             operands, expected = [table, rows, updates], _flat_rows(whole)
             yield case(id, "scatter_rows", operands, expected, reduction=reduction, named=(2, 3))
+    yield from _scatters_of_some_updates()
+
+
+def _scatters_of_some_updates() -> Iterator[Case]:
+    """Places that all columns share, and, with sizes, less updates than there is room for."""
+    data, updates = array(24, (2, 5, 3)), array(25, (2, 4, 3))
+    picks, sizes = np.array([[1, -1, 0, 3]]).reshape(1, 4, 1), np.array([7, 3])
+    table, rows = data[0], picks.reshape(4, 1)
+    for reduction in REDUCTIONS:
+        wide = np.broadcast_to(picks, updates.shape)
+        operands, kept = [data, picks, updates], [data, wide, updates]
+        expected = reference("ScatterElements", *kept, axis=1, reduction=reduction)
+        id = f"shared-{reduction}"
+        yield case(id, "scatter_elements", operands, expected, reduction=reduction)
+        first = [data, wide[:, :3], updates[:, :3]]
+        expected = reference("ScatterElements", *first, axis=1, reduction=reduction)
+        ended: dict[str, Any] = {"reduction": reduction, "number": 1}
+        operands = [data, picks, updates, sizes]
+        yield case(f"ended-{reduction}", "scatter_elements", operands, expected, **ended)
+        expected = reference("ScatterND", table, rows[:3], updates[0, :3], reduction=reduction)
+        operands = [table, rows, updates[0], sizes]
+        yield case(f"ended-{reduction}", "scatter_rows", operands, expected, **ended, named=(5,))
 
 
 def _flat_rows(expected: Callable[[], Values]) -> Callable[[], Values]:
