@@ -140,9 +140,15 @@ def _evenly_spaced(indices: Value, extent: int) -> tuple[int, int] | None:
 
 @converter("GatherElements", 11, 13)
 def gather_elements(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """Places that all other axes share pick whole rows."""
     data, indices = node.input(0), node.input(1)
     axis = node.axis(node.integer("axis", 0), data.rank)
     check_constant(node, indices, [data.shape[axis]])
+    once = _once(data, axis, indices, graph)
+    if once is not None and once.type.size == once.shape[axis]:
+        places = graph.reshape(once, (once.type.size,))
+        require_inside(node, graph, places, data, axis)
+        return graph.emit("gather", data, places, axis=axis)
     require_inside(node, graph, indices, data, axis)
     return graph.emit("gather_elements", data, indices, axis=axis)
 

@@ -1,4 +1,4 @@
-"""Scatters at positions that are not constant, compared with onnxruntime."""
+"""Scatters at positions that are not constant, and gathers, compared with onnxruntime."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_elements_at_computed_positions(
     once=st.lists(st.booleans(), min_size=3, max_size=3),
     axis=st.integers(0, 2),
     count=st.integers(1, 9),
-    reduction=st.sampled_from(REDUCTIONS),
+    reduction=st.sampled_from((*REDUCTIONS, None)),
     is_sized=st.booleans(),
     seed=st.integers(0, 1 << 16),
 )
@@ -107,19 +107,22 @@ def test_elements_at_positions_that_are_expanded(
     once: list[bool],
     axis: int,
     count: int,
-    reduction: str,
+    reduction: str | None,
     is_sized: bool,
     seed: int,
 ) -> None:
-    """Whatever axes positions are expanded along, with fixed sizes and with fewer than the most."""
+    """Whatever axes positions are expanded along, with fixed sizes and with fewer than the most.
+
+    Without a reduction they are gathered.
+    """
     axis, rng = min(axis, len(shape) - 1), np.random.default_rng(seed)
     whole = [*shape[:axis], count, *shape[axis + 1 :]]
     own = [1 if once[at] and at != axis else extent for at, extent in enumerate(whole)]
-    nodes = [
-        node("Shape", "u", "whole"),
-        node("Expand", "i whole", "wide"),
-        node("ScatterElements", "x wide u", axis=axis, reduction=reduction),
-    ]
+    nodes = [node("Shape", "u", "whole"), node("Expand", "i whole", "wide")]
+    if reduction is None:
+        nodes += [node("GatherElements", "x wide", "g", axis=axis), node("Mul", "g u")]
+    else:
+        nodes.append(node("ScatterElements", "x wide u", axis=axis, reduction=reduction))
     symbols: list[int | str] = [f"s{at}" for at in range(len(shape))]
     reached = [*symbols[:axis], "n", *symbols[axis + 1 :]]
     counted = [1 if extent == 1 else name for extent, name in zip(own, reached, strict=True)]
@@ -142,6 +145,15 @@ def test_elements_at_positions_that_are_expanded(
         }
     actual = compiler.build(import_model_proto(proto, shapes)).run(arrays)["y"]
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_rows_are_gathered_where_all_columns_have_one_place() -> None:
+    nodes = [node("Expand", "i shape", "wide"), node("GatherElements", "x wide", axis=1)]
+    proto = model_of(nodes, [tensor("x", [2, 5, 3]), tensor("i", [4, 1], INT64)])
+    proto.graph.initializer.append(numpy_helper.from_array(np.array([2, 4, 3]), "shape"))
+    graph = import_model_proto(proto)
+    (gather,) = (each for each in graph.nodes if each.operator.startswith("gather"))
+    assert (gather.operator, graph.types[gather.inputs[1]].shape) == ("gather", (4,))
 
 
 def test_positions_outside_of_the_data_are_left_out() -> None:
