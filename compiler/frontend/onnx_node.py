@@ -210,9 +210,9 @@ class OnnxNode:
     def floats(self, name: str, default: Sequence[float] | None = None) -> tuple[float, ...]:
         """A list-of-floats attribute."""
         value = self._attribute(name, None if default is None else tuple(default))
-        if not isinstance(value, tuple) or not all(isinstance(i, int | float) for i in value):
+        if not isinstance(value, tuple) or not set(map(type, value)) <= {int, float}:
             raise self._mistyped(name, "a list of floats")
-        return tuple(float(item) for item in value)
+        return tuple(map(float, cast("tuple[int | float, ...]", value)))
 
     def string(self, name: str, default: str | None = None) -> str:
         """A string attribute."""
@@ -304,7 +304,8 @@ def _decode(
         case AttributeProto.FLOATS:
             return tuple(attribute.floats)
         case AttributeProto.STRINGS:
-            return tuple(_text(value, what) for value in attribute.strings)
+            texts = {value: _text(value, what) for value in set(attribute.strings)}
+            return tuple(map(texts.__getitem__, attribute.strings))
         case AttributeProto.TENSOR:
             return read_tensor(attribute.t, what, external, allowance)
         case AttributeProto.SPARSE_TENSOR:

@@ -33,6 +33,9 @@ from tunefarm.compiler.types.dtypes import DType
 # Rows walk down level by level, as many as the deepest tree has; or all nodes are asked at once,
 # and what they leave says the leaf. The latter takes no look-ups and suits trees of few leaves,
 # however deep some of them lie: as LightGBM grows them, by leaves.
+#
+# Where every tree votes for one target, as boosting for several classes grows them, trees are
+# ordered by target: a leaf has one weight then, and each target the sum of its own trees.
 
 
 Numbers = npt.NDArray[np.int64]
@@ -163,9 +166,50 @@ class Forest:
             level = np.unique(children[:, inner])
         return steps
 
-    def walk(self, data: Value, roots: Numbers, graph: GraphBuilder) -> Leaves:
+    def _trees(self, roots: Numbers) -> Numbers | None:
+        """The number of each node's tree, -1 where it is in none; None if one is in several."""
+        found, leaves = np.full(len(self), -1), self.leaves
+        nodes, trees, seen = roots, np.arange(len(roots)), 0
+        while nodes.size:
+            seen, before = seen + nodes.size, found[nodes]
+            found[nodes] = trees
+            is_other = (before >= 0) & (before != trees) | (found[nodes] != trees)
+            if seen > len(self) or is_other.any():
+                return None
+            inner = ~leaves[nodes]
+            nodes, trees = nodes[inner], trees[inner]
+            nodes = np.concatenate([self.first[nodes], self.second[nodes]])
+            trees = np.concatenate([trees, trees])
+        return found
+
+    def by_target(self, roots: Numbers, votes: Votes, targets: int) -> Numbers | None:
+        """The roots of each target's trees: [targets, trees], with leaves where it has fewer.
+
+        None where a tree votes for several targets, or most of that would be such leaves.
+        """
+        trees = self._trees(roots) if targets > 1 else None
+        if trees is None:
+            return None
+        owner = trees[votes.leaf]
+        own, target = owner[owner >= 0], votes.target[owner >= 0]
+        chosen = np.zeros(len(roots), np.int64)
+        chosen[own] = target
+        if (chosen[own] != target).any():
+            return None
+        counts = np.bincount(chosen, minlength=targets)
+        most = int(counts.max())
+        if targets * most > 2 * len(roots):
+            return None
+        table = np.full((targets, most), self._add_leaves(1))
+        order = np.argsort(chosen, kind="stable")
+        place = np.arange(len(roots)) - np.repeat(np.cumsum(counts) - counts, counts)
+        table[chosen[order], place] = roots[order]
+        return table
+
+    def walk(self, data: Value, roots: Numbers, graph: GraphBuilder, groups: int = 1) -> Leaves:
         """The leaf of each tree for each row of data [rows, features]: i32 [trees, rows].
 
+        The trees of each of so many groups are as many, and so are what is found of them.
         Rows of any number come first where there are many trees: a vector of them for each row that
         is there costs less than one of rows of which few may be there.
         """
@@ -176,9 +220,9 @@ class Forest:
         many_trees = len(roots) >= _MANY_TREES
         by_rows = many_trees and (data.shape[0] < _FEW_ROWS or not whole)
         step = _NODES_PER_STEP_BY_ROWS if by_rows else _NODES_PER_STEP
-        asked = self._asked(roots, step * depth * len(roots))
+        asked = self._asked(roots, groups, step * depth * len(roots))
         if asked is not None:
-            return asked.find(data, by_rows, graph)
+            return asked.find(data, by_rows, graph, groups)
         children = np.stack([self.first, self.second], axis=1).reshape(-1)
         tables = [
             graph.constant(features, DType.I32),
@@ -191,28 +235,36 @@ class Forest:
             nodes = graph.constant(roots.reshape(1, -1), DType.I32)
             for _ in range(depth):
                 nodes = graph.emit("tree_step", nodes, data, *tables, by_rows=True)
-            return Leaves(nodes, 1)
+            return Leaves(nodes, 1, groups)
         nodes = graph.constant(roots.reshape(-1, 1), DType.I32)
         if not depth:
-            return Leaves(graph.emit("expand", nodes, shape=(len(roots), data.shape[0])), 0)
+            found = graph.emit("expand", nodes, shape=(len(roots), data.shape[0]))
+            return Leaves(found, 0, groups)
         for _ in range(depth):
             nodes = graph.emit("tree_step", nodes, data, *tables)
-        return Leaves(nodes, 0)
+        return Leaves(nodes, 0, groups)
 
-    def _asked(self, roots: Numbers, affordable: int) -> _Asked | None:
+    def _asked(self, roots: Numbers, groups: int, affordable: int) -> _Asked | None:
         """The trees as tables of nodes to ask; None if that is more than is affordable."""
-        pieces: list[_Piece] = []
-        most = total = 0
-        for root in roots.tolist():
-            for piece in self._pieces(root, affordable - total) or (None,):
-                if piece is None:
+        if np.count_nonzero(~self.leaves) > affordable:
+            return None
+        parts: list[list[_Piece]] = []
+        most = total = longest = 0
+        for own in roots.reshape(groups, -1).tolist():
+            parts.append([])
+            for root in own:
+                found = self._pieces(root, affordable - total)
+                if found is None:
                     return None
-                pieces.append(piece)
-                most = max(most, len(piece.nodes))
-                total = most * len(pieces)
+                parts[-1] += found
+                most = max(most, *(len(piece.nodes) for piece in found))
+                longest = max(longest, len(parts[-1]))
+                total = most * longest * len(parts)
                 if total > affordable:
                     return None
         none = self._add_leaves(1)
+        nothing = _Piece([none], [1], [1], [none])
+        pieces = [piece for part in parts for piece in part + [nothing] * (longest - len(part))]
         shape = len(pieces), most
         nodes = np.full(shape, none)
         first, second = np.full(shape, -1), np.full(shape, -1)
@@ -306,7 +358,7 @@ class _Asked:
     leaves: Numbers
     nan_first: npt.NDArray[np.bool_] | None
 
-    def find(self, data: Value, by_rows: bool, graph: GraphBuilder) -> Leaves:
+    def find(self, data: Value, by_rows: bool, graph: GraphBuilder, groups: int) -> Leaves:
         """The leaf of each tree for each row of the data; `by_rows` vectors are of trees."""
 
         def table(values: npt.NDArray[Any], dtype: DType) -> Value:
@@ -322,7 +374,8 @@ class _Asked:
         if self.nan_first is not None:
             tables.append(table(self.nan_first, DType.BOOL))
         data = data if by_rows else graph.emit("transpose", data, perm=(1, 0))
-        return Leaves(graph.emit("tree_leaves", data, *tables, by_rows=by_rows), int(by_rows))
+        found = graph.emit("tree_leaves", data, *tables, by_rows=by_rows)
+        return Leaves(found, int(by_rows), groups)
 
 
 def _before(values: npt.NDArray[np.float64], dtype: DType) -> npt.NDArray[np.float64]:
@@ -333,10 +386,14 @@ def _before(values: npt.NDArray[np.float64], dtype: DType) -> npt.NDArray[np.flo
 
 @dataclass(frozen=True, slots=True)
 class Leaves:
-    """The leaves of all rows in all trees, whose axis is `trees`; the other one is of rows."""
+    """The leaves of all rows in all trees, whose axis is `trees`; the other one is of rows.
+
+    Trees are of so many groups, one behind the other: of one, or of one for each target.
+    """
 
     nodes: Value
     trees: int
+    groups: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,17 +419,30 @@ class Votes:
         """
         neutral = {"sum": 0.0, "min": np.inf, "max": -np.inf}[combine]
         join = {"sum": np.add, "min": np.minimum, "max": np.maximum}[combine]
+        operator = f"reduce_{combine}"
+        if found.groups == targets:
+            weights = np.full(nodes, neutral)
+            join.at(weights, self.leaf, self.weight)
+            voted = graph.emit("gather", graph.constant(weights, dtype), found.nodes, axis=0)
+            return _of_groups(operator, voted, found, graph)
         graph.check_array((nodes, targets), DType.F64.bytes)
         table = np.full((nodes, targets), neutral)
         join.at(table, (self.leaf, self.target), self.weight)
-        operator = f"reduce_{combine}"
-        if targets == 1:
-            weights = graph.constant(table[:, 0], dtype)
-            voted = graph.emit("gather", weights, found.nodes, axis=0)
-            total = graph.emit(operator, voted, axes=(found.trees,), keepdims=False)
-            return graph.reshape(total, (total.shape[0], 1))
         voted = graph.emit("gather", graph.constant(table, dtype), found.nodes, axis=0)
         return graph.emit(operator, voted, axes=(found.trees,), keepdims=False)
+
+
+def _of_groups(operator: str, voted: Value, found: Leaves, graph: GraphBuilder) -> Value:
+    """Each group's weights joined: [rows, groups]."""
+    axis, groups = found.trees, found.groups
+    if groups > 1:
+        each = voted.shape[axis] // groups
+        voted = graph.reshape(voted, (*voted.shape[:axis], groups, each, *voted.shape[axis + 1 :]))
+        axis += 1
+    total = graph.emit(operator, voted, axes=(axis,), keepdims=False)
+    if groups == 1:
+        return graph.reshape(total, (total.shape[0], 1))
+    return total if found.trees else graph.emit("transpose", total, perm=(1, 0))
 
 
 _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
@@ -519,24 +589,27 @@ def _split(
             forest.among(own, features[at], wanted, ends, missing[at], dtype)
 
 
-def _walked(
-    node: OnnxNode, forest: Forest, roots: Numbers, data: Value, graph: GraphBuilder
-) -> Leaves:
-    try:
-        return forest.walk(data, roots, graph)
-    except ShapeError as error:
-        raise node.invalid(error.message) from None
-
-
 def _voted(
-    node: OnnxNode, found: _Listed, data: Value, targets: int, combine: str, graph: GraphBuilder
+    node: OnnxNode,
+    forest: Forest,
+    roots: Numbers,
+    votes: Votes,
+    data: Value,
+    targets: int,
+    combine: str,
+    graph: GraphBuilder,
 ) -> Value:
     """The votes of all trees, [rows, targets]."""
-    if found.votes.target.min(initial=0) < 0 or found.votes.target.max(initial=0) >= targets:
+    if votes.target.min(initial=0) < 0 or votes.target.max(initial=0) >= targets:
         raise node.invalid(f"a leaf votes for none of {targets} targets")
-    leaves = _walked(node, found.forest, found.roots, data, graph)
-    count = len(found.forest)
-    return found.votes.total(leaves, count, targets, combine, data.dtype, graph)
+    by_target = forest.by_target(roots, votes, targets)
+    groups = 1 if by_target is None else targets
+    roots = roots if by_target is None else by_target.reshape(-1)
+    try:
+        leaves = forest.walk(data, roots, graph, groups)
+    except ShapeError as error:
+        raise node.invalid(error.message) from None
+    return votes.total(leaves, len(forest), targets, combine, data.dtype, graph)
 
 
 def _with_base(
@@ -560,7 +633,7 @@ def tree_ensemble_regressor(node: OnnxNode, graph: GraphBuilder) -> Value:
     found, targets = _Listed(node, "target", data.dtype), node.integer("n_targets", 1)
     aggregate = node.choice("aggregate_function", "SUM", _AGGREGATES)
     combine = "sum" if aggregate in ("SUM", "AVERAGE") else aggregate.lower()
-    total = _voted(node, found, data, targets, combine, graph)
+    total = _voted(node, found.forest, found.roots, found.votes, data, targets, combine, graph)
     if aggregate == "AVERAGE":
         share = graph.scalar(1 / len(found.roots), total.dtype)
         total = graph.emit("mul", total, share)
@@ -583,8 +656,7 @@ def tree_ensemble_classifier(node: OnnxNode, graph: GraphBuilder) -> Sequence[Va
     if len(labels) == 2 and one:
         target = found.votes.target
         only = Votes(found.votes.leaf, np.zeros_like(target), found.votes.weight)
-        found.votes = only
-        votes = _voted(node, found, data, 1, "sum", graph)
+        votes = _voted(node, found.forest, found.roots, only, data, 1, "sum", graph)
         first_alone = _numbers(node, "base_values").size == 2 and not target.any()
         score = _with_base(node, votes, graph, 1 if first_alone else None)
         whole = bool((found.votes.weight >= 0).all())
@@ -599,7 +671,9 @@ def tree_ensemble_classifier(node: OnnxNode, graph: GraphBuilder) -> Sequence[Va
         return [labels_of(number, labels, graph), graph.cast(scores, DType.F32)]
     if len(labels) < 2:
         raise node.unsupported(f"{len(labels)} class labels")
-    scores = _with_base(node, _voted(node, found, data, len(labels), "sum", graph), graph)
+    count = len(labels)
+    votes = _voted(node, found.forest, found.roots, found.votes, data, count, "sum", graph)
+    scores = _with_base(node, votes, graph)
     number = graph.emit("arg_max", scores, axis=1, keepdims=False)
     scores = graph.cast(transformed(scores, transform, graph), DType.F32)
     return [labels_of(number, labels, graph), scores]
@@ -611,12 +685,9 @@ def tree_ensemble(node: OnnxNode, graph: GraphBuilder) -> Value:
     given = rows_of(node, node.input(0), graph)
     data, targets = as_float(given, graph, wide=True), node.integer("n_targets", 1)
     forest, roots, votes = _split_form(node, data.dtype)
-    if votes.target.min(initial=0) < 0 or votes.target.max(initial=0) >= targets:
-        raise node.invalid(f"a leaf votes for none of {targets} targets")
     aggregate = _AGGREGATES[_choice(node, "aggregate_function", 1, len(_AGGREGATES))]
     combine = "sum" if aggregate in ("SUM", "AVERAGE") else aggregate.lower()
-    leaves = _walked(node, forest, roots, data, graph)
-    total = votes.total(leaves, len(forest), targets, combine, data.dtype, graph)
+    total = _voted(node, forest, roots, votes, data, targets, combine, graph)
     if aggregate == "AVERAGE":
         total = graph.emit("mul", total, graph.scalar(1 / len(roots), total.dtype))
     order = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")

@@ -147,8 +147,13 @@ def test_doubles_and_integers_walk_trees() -> None:
         np.testing.assert_array_equal(found[0], wanted[0])
 
 
-def _by_leaves(trees: int, leaves: int, targets: int, seed: int) -> dict[str, Any]:
-    """Trees that grow at a leaf at a time, mostly at the latest one: few leaves, many levels."""
+def _by_leaves(
+    trees: int, leaves: int, targets: int, seed: int, of_one: bool = False
+) -> dict[str, Any]:
+    """Trees that grow at a leaf at a time, mostly at the latest one: few leaves, many levels.
+
+    All leaves of a tree are `of_one` target, or each of any.
+    """
     rng = np.random.default_rng(seed)
     nodes: list[list[Any]] = []
     votes: list[list[Any]] = []
@@ -171,9 +176,11 @@ def _by_leaves(trees: int, leaves: int, targets: int, seed: int) -> dict[str, An
             own += [[0, 0.0, "LEAF", 0, 0, 0] for _ in range(2)]
             open_leaves += [count, count + 1] if rng.random() < 0.5 else [count + 1, count]
         nodes += [[tree, number, *values] for number, values in enumerate(own)]
+        chosen = rng.integers(targets, size=len(open_leaves))
+        chosen[:] = chosen[0] if of_one else chosen
         votes += [
-            [tree, leaf, int(rng.integers(targets)), float(rng.uniform(-1, 1))]
-            for leaf in open_leaves
+            [tree, leaf, int(target), float(rng.uniform(-1, 1))]
+            for leaf, target in zip(open_leaves, chosen, strict=True)
         ]
     names = "treeids nodeids featureids values modes truenodeids falsenodeids"
     columns = zip(
@@ -190,17 +197,55 @@ def _by_leaves(trees: int, leaves: int, targets: int, seed: int) -> dict[str, An
     targets=st.sampled_from([1, 3]),
     rows=st.sampled_from([1, 2, 37]),
     dtype=st.sampled_from(["float32", "float64"]),
+    aggregate=st.sampled_from(["SUM", "AVERAGE", "MIN", "MAX"]),
+    of_one=st.booleans(),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=24, deadline=None)
 def test_trees_grown_by_leaves_agree_with_onnxruntime(
-    trees: int, leaves: int, targets: int, rows: int, dtype: str, seed: int
+    trees: int,
+    leaves: int,
+    targets: int,
+    rows: int,
+    dtype: str,
+    aggregate: str,
+    of_one: bool,
+    seed: int,
 ) -> None:
     data = _data(dtype, seed)[:rows]
     data[::3, ::2] = np.nan
-    forest = _by_leaves(trees, leaves, targets, seed)
-    inputs = {"x": data}
-    _check("TreeEnsembleRegressor", inputs, n_targets=targets, evaluate=_compiled, **forest)
+    if targets > 1 and aggregate in ("MIN", "MAX"):
+        aggregate = "SUM"  # of targets that no tree votes for onnxruntime has no least vote
+    forest = _by_leaves(trees, leaves, targets, seed, of_one)
+    given = {"n_targets": targets, "aggregate_function": aggregate, **forest}
+    _check("TreeEnsembleRegressor", {"x": data}, evaluate=_compiled, **given)
+
+
+@pytest.mark.parametrize("is_sized", [False, True])
+@pytest.mark.parametrize(("depth", "leaves"), [(0, 3), (0, 40), (14, 0)])
+def test_trees_of_one_target_each_look_one_weight_up(
+    depth: int, leaves: int, is_sized: bool
+) -> None:
+    """A leaf's weights are no row of all targets' then, most of which are 0."""
+    forest = _by_leaves(22, leaves, 5, 0, of_one=True) if leaves else _walked_down(depth)
+    data = _data()
+    model = _model("TreeEnsembleRegressor", {"x": data}, 1, 3, n_targets=5, **forest)
+    if is_sized:
+        model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "rows"
+    graph = import_model_proto(model, {"rows": (f"1..{len(data)}",)} if is_sized else None)
+    (gather,) = (node for node in graph.nodes if node.operator == "gather")
+    assert len(graph.types[gather.inputs[0]].shape) == 1
+    executable = compiler.build(graph)
+    for rows in (1, 3, len(data)) if is_sized else (len(data),):
+        part = {"x": data[:rows]}
+        (found,) = executable.run(part).values()
+        np.testing.assert_allclose(found, _expected(model, part)[0], rtol=1e-4, atol=1e-5)
+
+
+def _walked_down(depth: int) -> dict[str, Any]:
+    """Deep trees, each of which votes for one of five targets."""
+    forest = _forest(20, depth, ("BRANCH_LEQ",), "target", 1, -1)
+    return forest | {"target_ids": [tree % 5 for tree in forest["target_treeids"]]}
 
 
 @pytest.mark.parametrize(("rows", "by_rows"), [(37, False), (1, True)])
