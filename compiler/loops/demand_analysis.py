@@ -2,7 +2,8 @@
 
 What a kernel's limits and selects by `index < size` leave out is followed backwards: from the
 output to the local buffers that it is computed from. A write matters where all of its conditions
-hold; what it writes elsewhere is padding, or the neutral element of what is summed up.
+hold; what it writes elsewhere is padding, or the neutral element of what is summed up. A matrix
+tile is loaded, multiplied and stored as a whole: it matters where one of its elements does.
 """
 
 from __future__ import annotations
@@ -12,9 +13,19 @@ from dataclasses import dataclass, replace
 from itertools import compress
 from typing import TypeAlias
 
-from tunefarm.compiler.expr.affine import Affine, Ranges, affine, expr_range
+from tunefarm.compiler.expr.affine import Affine, Ranges, affine, affine_range, expr_range
 from tunefarm.compiler.expr.combiners import neutral_element
-from tunefarm.compiler.expr.nodes import Expr, Load, Select, all_of, select
+from tunefarm.compiler.expr.nodes import (
+    Expr,
+    Load,
+    Select,
+    add,
+    all_of,
+    index,
+    integer,
+    mul,
+    select,
+)
 from tunefarm.compiler.expr.parts import conjuncts
 from tunefarm.compiler.expr.walk import axes_of, children, transform
 from tunefarm.compiler.kernels.kernel import ValidExtent
@@ -27,10 +38,14 @@ from tunefarm.compiler.loops.ir import (
     If,
     Let,
     LoopNest,
+    Memory,
     Stmt,
     Store,
+    TileDot,
     TileLoad,
+    TileStmt,
     TileStore,
+    TileZero,
     Update,
     values_of,
     with_body,
@@ -54,8 +69,13 @@ from tunefarm.compiler.loops.size_conditions import (
     size_conditions,
     strongest,
 )
+from tunefarm.compiler.types.dtypes import DType
 
-Write = Store | Update | Dot | Carry
+Write = Store | Update | Dot | Carry | TileStmt
+
+_ROW, _COLUMN = "tile.row", "tile.column"
+"""The variables of an element of a tile, next to those of loops: a column has one for each
+dimension of memory that a row lies along."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +88,20 @@ class Place:
     statement: Write
     ranges: Ranges
     buffers: Mapping[str, str]
+    rows: tuple[Expr, ...] = ()
+    """Where in memory the element of a tile is that is loaded or stored; () if nobody knows."""
+
+    @property
+    def indices(self) -> tuple[Expr, ...]:
+        """Where it writes: for each element of a tile that is stored, or each tile."""
+        return self.rows if isinstance(self.statement, TileStore) else self.statement.indices
+
+    def values(self) -> tuple[Expr, ...]:
+        """The expressions that the write evaluates."""
+        if isinstance(self.statement, TileLoad):
+            known = replace(self.statement.source, indices=self.rows)
+            return (known,) if self.rows else ()
+        return values_read(self.statement)
 
 
 _Read: TypeAlias = tuple[Place, Load, tuple[Condition, ...] | None]
@@ -95,6 +129,7 @@ class DemandAnalysis:
         self.limits = limits
         self.places: dict[int, Place] = {}  # by identity of the statement
         self._outside: dict[str, frozenset[str]] = {}  # of local buffers: variables in scope there
+        self._memories = {item.name: item for item in (*nest.inputs, nest.output)}
         self._unknown: set[str] = set()  # buffers that are read or written in other ways
         self._walk(nest.body, {}, {})
         self._padding: dict[str, tuple[Padding, ...]] | None = None
@@ -164,11 +199,32 @@ class DemandAnalysis:
                 case Allocate(memory=memory, body=inner):
                     own = f"{memory.name}#{len(self._outside)}"
                     self._outside[own] = frozenset(ranges)
+                    self._memories[own] = memory
                     self._walk(inner, ranges, {**buffers, memory.name: own})
-                case Store() | Update() | Dot() | Carry():
+                case Store() | Update() | Dot() | Carry() | TileZero() | TileDot():
                     self.places[id(statement)] = Place(statement, ranges, buffers)
+                case TileLoad() | TileStore():
+                    self.places[id(statement)] = self._tile(statement, ranges, buffers)
                 case _:
                     self._unknown |= {buffers.get(name, name) for name in _mentioned(statement)}
+
+    def _tile(
+        self, statement: TileLoad | TileStore, ranges: Ranges, buffers: Mapping[str, str]
+    ) -> Place:
+        """A tile that is loaded or stored, and its rows in memory.
+
+        The memory is unknown where these lie along no dimension of it.
+        """
+        tile, rows = Load(DType.I64, statement.buffer, statement.indices), statement.source
+        if isinstance(statement, TileStore):
+            tile, rows = rows, tile
+        name = buffers.get(rows.buffer, rows.buffer)
+        shape = self._memories[buffers[tile.buffer]].shape[-2:]
+        found = _rows_in(self._memories[name], rows.indices, statement.stride, shape, ranges)
+        if found is None:
+            self._unknown.add(name)
+            return Place(statement, ranges, buffers)
+        return Place(statement, {**ranges, **found[1]}, buffers, found[0])
 
     def _known(self, place: Place) -> Known:
         """What is known of the buffers that a statement sees, by the names that it has for them."""
@@ -223,20 +279,21 @@ class DemandAnalysis:
         """The conditions under which what a write leaves in its target is read."""
         statement, ranges = place.statement, place.ranges
         if statement.buffer == self.nest.output.name:
-            return self._output_conditions(statement, ranges)
+            return _of_any_element(self._output_conditions(place), ranges)
         found: list[Condition | None] = []
-        for need in self._needs_of(place.buffers[statement.buffer]):
+        for need in self._needs_of(place.buffers[statement.buffer]):  # none where it is unknown
             if not need.factor:
                 found.append(need.outer)
                 continue
-            form = affine(statement.indices[need.dimension], ranges)
+            form = affine(place.indices[need.dimension], ranges)
             found.append(need.outer.with_form(need.outer.form.plus(form, need.factor)))
-        return [condition for condition in found if condition is not None]
+        conditions = [condition for condition in found if condition is not None]
+        return _of_any_element(conditions, ranges)
 
-    def _output_conditions(self, statement: Write, ranges: Ranges) -> list[Condition]:
+    def _output_conditions(self, place: Place) -> list[Condition]:
         if self.nest.output.name in self._unknown:
             return []
-        found = self._within_limits(statement.indices, ranges)
+        found = self._within_limits(place.indices, place.ranges)
         return [condition for condition in found if condition is not None]
 
     def _within_limits(self, indices: Sequence[Expr], ranges: Ranges) -> list[Condition | None]:
@@ -317,7 +374,7 @@ class DemandAnalysis:
         for place in self.places.values():
             reads: list[_Read] = [
                 (place, *item)
-                for value in values_read(place.statement)
+                for value in place.values()
                 for item in chosen_loads(value, place.ranges)
             ]
             indices = (item for write in written(place.statement) for item in write.indices)
@@ -395,8 +452,53 @@ def _mentioned(statement: Stmt) -> set[str]:
                 for node in nodes(value)
                 if isinstance(node, Load)
             }
-    if isinstance(statement, TileLoad | TileStore):
-        found.add(statement.source.buffer)
+    return found
+
+
+def _rows_in(
+    memory: Memory,
+    indices: Sequence[Expr],
+    stride: int,
+    shape: Sequence[int],
+    ranges: Ranges,
+) -> tuple[tuple[Expr, ...], dict[str, tuple[int, int]]] | None:
+    """Where the element of a tile is whose rows begin at these indices, `stride` apart.
+
+    Of its variables the ranges are given, too. None where a row, or all of them together, lie
+    along no dimension of the memory, or not in whole ones.
+    """
+    height, width = shape
+    inside, within = {_ROW: (0, height - 1)}, list(indices)
+    for dimension in reversed(range(len(memory.shape))):
+        extent = min(width, memory.shape[dimension])
+        width, rest = divmod(width, extent)
+        name = f"{_COLUMN}.{dimension}"
+        inside[name] = (0, extent - 1)
+        within[dimension] = add(within[dimension], index(name))
+        if rest or width == 1:
+            break
+    if rest or width > 1:
+        return None
+    size, known = 1, {**ranges, **inside}
+    for dimension in reversed(range(len(memory.shape))):
+        step, rest = divmod(stride, size)
+        moved = list(within)
+        moved[dimension] = add(moved[dimension], mul(index(_ROW), integer(step)))
+        if not rest and all(
+            affine_range(affine(item, known), known)[1] < extent
+            for item, extent in zip(moved, memory.shape, strict=True)
+        ):
+            return tuple(moved), inside
+        size *= memory.shape[dimension]
+    return None
+
+
+def _of_any_element(conditions: Sequence[Condition], ranges: Ranges) -> list[Condition]:
+    """The conditions of a tile's elements, as those without which none of them matters."""
+    found = list(conditions)
+    for name, (low, high) in ranges.items():
+        if name == _ROW or name.startswith(_COLUMN):
+            found = [item.at(name, low if item.coefficient(name) > 0 else high) for item in found]
     return found
 
 
@@ -409,8 +511,14 @@ def ends_later_rounds(condition: Condition, carry: Carry) -> bool:
     return all(factor > 0 or name in held for name, factor in condition.terms)
 
 
-def values_read(statement: Store | Update | Dot | Carry) -> tuple[Expr, ...]:
+def values_read(statement: Write) -> tuple[Expr, ...]:
     """The expressions that a write evaluates, what a scan carries among them."""
+    if isinstance(statement, TileZero):
+        return ()
+    if isinstance(statement, TileLoad | TileStore):
+        return (statement.source,)
+    if isinstance(statement, TileDot):
+        return statement.left, statement.right
     if isinstance(statement, Carry):
         update = statement.update
         return Load(update.value.dtype, update.buffer, update.indices), update.value

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.compiler.llvm.emulated_tiles import Count, emulated_tiles, tiled_host, tiles_emulated
+from tests.compiler.loops.executed import executed
 from tests.compiler.runtime.c_models import random_inputs
 from tests.compiler.schedule.drawn_graphs import Case
 from tests.compiler.schedule.drawn_limits import limits
@@ -24,11 +25,22 @@ from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.frontend.zoo import build_model
 from tunefarm.compiler.frontend.zoo.network import Size
 from tunefarm.compiler.kernels.evaluate import evaluate_kernel
-from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel, ValidExtent
 from tunefarm.compiler.llvm.compile_kernel import constant_layouts, emit_loops
 from tunefarm.compiler.llvm.machine import assembly
 from tunefarm.compiler.loops.interpret import interpret
-from tunefarm.compiler.loops.ir import LoopNest, uses_tiles
+from tunefarm.compiler.loops.ir import (
+    Allocate,
+    Body,
+    For,
+    If,
+    Let,
+    LoopNest,
+    Stmt,
+    TileDot,
+    uses_tiles,
+    with_body,
+)
 from tunefarm.compiler.loops.verify import verify_loops
 from tunefarm.compiler.pipeline import compile_model
 from tunefarm.compiler.runtime.execution.executable import Executable
@@ -271,6 +283,36 @@ def test_limited_kernels_are_exact_where_needed() -> None:
 
     check()
     assert sum(found) >= 10
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_tiles_behind_a_dynamic_size_are_not_multiplied(threads: int) -> None:
+    """Of 33 rows as many as of 64 are computed, in blocks of 32, and of 512 eight times as many."""
+    kernel = narrowed(product(512, 256, 64), DType.U8, DType.I8)
+    sizes = Buffer("sizes", DType.I64, (1,))
+    limit = ValidExtent(64, 512, sizes.name, 0)
+    kernel = replace(kernel, inputs=(*kernel.inputs, sizes), limits=(limit,))
+    made = tiled(kernel, threads=threads)
+    assert made is not None
+    products = [
+        executed(_products(made[1]), {sizes.name: np.array([rows])}) for rows in (33, 64, 512)
+    ]
+    assert products[0] == products[1] == products[2] // 8 > 0
+
+
+def _products(nest: LoopNest) -> LoopNest:
+    """The nest with its products of tiles alone."""
+
+    def only(body: Body) -> Body:
+        made: list[Stmt] = []
+        for statement in body:
+            if isinstance(statement, For | Let | If | Allocate):
+                made.append(with_body(statement, only(statement.body)))
+            elif isinstance(statement, TileDot):
+                made.append(statement)
+        return tuple(made)
+
+    return replace(nest, body=only(nest.body))
 
 
 @pytest.mark.parametrize("left", [DType.BF16, DType.U8])
