@@ -42,6 +42,10 @@ _TYPES = {
 _AVX512_MASKS = {16: "i8", 32: "i8", 64: "i16"}
 """The types of AVX-512's masks for vectors of so many bytes."""
 
+_TWO_VECTORS = 32
+"""Elements of two vectors of f32 that `_JOINING` makes one of bf16 of."""
+_JOINING = "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
+
 _SUFFIXES = {DType.F32: "f32", DType.F64: "f64"}
 
 
@@ -197,8 +201,22 @@ class Instructions:
         if name == "fpext":
             number = self._writer.emit(f"bitcast {self._type} {operand} to {narrow}")
             return self._writer.emit(f"fpext {narrow} {number} to {type_of(to, self._width)}")
-        number = self._writer.emit(f"fptrunc {self._type} {operand} to {narrow}")
+        if to is DType.BF16 and self._width == _TWO_VECTORS and self._writer.has_avx512:
+            number = self._joined(operand, narrow)
+        else:
+            number = self._writer.emit(f"fptrunc {self._type} {operand} to {narrow}")
         return self._writer.emit(f"bitcast {narrow} {number} to {type_of(to, self._width)}")
+
+    def _joined(self, operand: str, narrow: str) -> str:
+        """Two vectors of f32 as one of bf16: LLVM converts each, and joins the halves."""
+        half = self._width // 2
+        vectors = []
+        for first in (half, 0):
+            mask = ", ".join(f"i32 {lane}" for lane in range(first, first + half))
+            both = f"{self._type} {operand}, {self._type} poison"
+            name = self._writer.emit(f"shufflevector {both}, <{half} x i32> <{mask}>")
+            vectors.append(f"{type_of(self.dtype, half)} {name}")
+        return self._writer.intrinsic(_JOINING, narrow, vectors)
 
     def call(self, name: str, *operands: str, flags: str = "") -> str:
         """An intrinsic ("llvm.sqrt") whose result has the operands' type."""

@@ -7,11 +7,14 @@ import pytest
 
 from tests.compiler.emitted_code import TARGETS, target_named
 from tests.compiler.llvm.pointwise import Values, machines, run_pointwise
+from tests.compiler.schedule.guarded_run import run_guarded
 from tunefarm.compiler.expr.nodes import cast
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder
 from tunefarm.compiler.llvm.compile_kernel import emit_loops
 from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.schedule.spaces import default_schedule
+from tunefarm.compiler.schedule.steps.loop_kinds import Vectorize
 from tunefarm.compiler.types.conversions import converted
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import TensorType
@@ -70,6 +73,24 @@ def test_f32_is_rounded_to_the_nearest_number(dtype: DType, machine: str) -> Non
     if dtype is DType.F4E2M1:  # NaN is a 0 of one sign or the other
         values = values[~np.isnan(values)]
     assert_same_numbers(run_cast(values, dtype, machine), converted(values, dtype))
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_two_vectors_of_f32_become_one_of_bf16(machine: str) -> None:
+    target, values = machines()[machine], hard_to_round(DType.BF16)
+    values = values[~(np.abs(values) < 2.0**-126)]
+    rows = values[: values.size // 32 * 32].reshape(-1, 32)
+    builder = KernelBuilder()
+    x = builder.input(TensorType(DType.F32, rows.shape))
+    axes = [("i", len(rows)), ("j", 32)]
+    builder.stage("out", axes, lambda i, j: cast(DType.BF16, x[i, j]))
+    kernel = FusedKernel("out", tuple(builder.inputs), tuple(builder.stages), "out")
+    schedule = Schedule((Vectorize("out", "j"),))
+    got = run_guarded(kernel, schedule, {"in0": rows}, target).output
+    assert_same_numbers(got, converted(rows, DType.BF16))
+    text = emit_loops(lower(kernel, schedule), schedule, target, "kernel").text
+    joins = "avx512bf16" in target.features
+    assert ("cvtne2ps2bf16" in text) == joins
 
 
 @pytest.mark.parametrize("dtype", (DType.F16, DType.BF16))
