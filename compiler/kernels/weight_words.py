@@ -78,6 +78,15 @@ def word_term(
     packed = weight(add(mul(number, integer(words)), word), n)
     k = add(mul(number, integer(block)), mul(word, integer(2 * in_half)))
     k = add(add(k, mul(half, integer(in_half))), place)
+    zero = None if zero_point is None else zero_point(number, n)
+    value, reverse = word_number(packed, half, place, bits, zero)
+    return mul(mul(data(k), reverse), mul(value, scale(number, n)))
+
+
+def word_number(
+    packed: Expr, half: Expr, place: Expr, bits: int, zero_point: Expr | None
+) -> tuple[Expr, Expr]:
+    """(q - zero point) 2^p as a float, exactly, and 2^-p: of the weight at bit p of a half."""
     shift = cast(WORD, mul(place, integer(bits)))
     moved = binary("shr", packed, cast(WORD, mul(half, integer(WORD.bits // 2))))
     field = binary("and", moved, binary("shl", _word((1 << bits) - 1), shift))
@@ -85,9 +94,9 @@ def word_term(
     value = sub(_beside_2_23(field), _beside_2_23(middle))
     if zero_point is not None:
         power = unary("of_bits", add(_word(_ONE), binary("shl", shift, _word(_MANTISSA))))
-        value = sub(value, mul(cast(DType.F32, zero_point(number, n)), power))
+        value = sub(value, mul(cast(DType.F32, zero_point), power))
     reverse = unary("of_bits", sub(_word(_ONE), binary("shl", shift, _word(_MANTISSA))))
-    return mul(mul(data(k), reverse), mul(value, scale(number, n)))
+    return value, reverse
 
 
 def word_product(kernel: FusedKernel) -> WordProduct | None:

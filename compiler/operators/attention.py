@@ -271,9 +271,9 @@ def _work(attributes: Attributes, types: Types, result: TensorType) -> int:
     return result.size // value[-1] * key[-2] * (query[-1] + value[-1])
 
 
-def _fits_tiles(attributes: Attributes, types: Types) -> bool:
+def _fits_tiles(attributes: Attributes, types: Types, is_static: bool) -> bool:
     """Whether both products are in matrix tiles where factors are narrow: see `fits_tiles`."""
-    if attributes.flag("causal") or attributes.integer("filled") >= 0:
+    if not is_static or attributes.flag("causal") or attributes.integer("filled") >= 0:
         return False
     if attributes.floating("softcap"):
         return False  # what is stored between scores and their largest no schedule knows

@@ -5,16 +5,20 @@
 The weights, signed integers of 2, 4 or 8 bits, are packed along k: `weight[w, n]`, a word of 32
 bits, holds those of consecutive k, each more than 0 by half of its range, the first one in its
 lowest bits. They are unpacked in registers where they are multiplied. Scales and zero points are
-[K / block, N].
+[K / block, N]. Data narrower than the `accumulator`, which is the result's type, may be multiplied
+with weights that are rounded to its type.
 """
 
 from __future__ import annotations
 
+import math
+
 from tunefarm.compiler.expr.nodes import Expr
 from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.kernels.unpack_weights import fits_tiles
 from tunefarm.compiler.kernels.weight_words import WORD, word_term
 from tunefarm.compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
-from tunefarm.compiler.operators.rules import check, check_dtype
+from tunefarm.compiler.operators.rules import check, check_dtype, sum_dtype
 from tunefarm.compiler.operators.types import Types
 from tunefarm.compiler.operators.use import Attributes, Use, axes_of
 from tunefarm.compiler.types.dims import whole
@@ -44,7 +48,7 @@ def _infer(attributes: Attributes, types: Types) -> TensorType:
     for position in types.positions()[1:]:
         types.require_all_whole(position, "an axis of the weights")
     types.require_whole(0, len(data.shape) - 1, "the axis that is summed")
-    return TensorType.of(data.dtype, (*data.dims[:-1], whole(columns)))
+    return TensorType.of(sum_dtype(attributes, data, data), (*data.dims[:-1], whole(columns)))
 
 
 def _expression(attributes: Attributes, use: Use) -> Tensor:
@@ -80,6 +84,12 @@ def _work(attributes: Attributes, types: Types, result: TensorType) -> int:
     return result.size * types.present(0).shape[-1]
 
 
+def _fits_tiles(attributes: Attributes, types: Types, is_static: bool) -> bool:
+    """Whether data in a narrow type has tiles of rows; how many there are may be dynamic."""
+    *rows, inner = types.present(0).shape
+    return fits_tiles(math.prod(rows), inner, types.present(1).shape[1])
+
+
 register(
     OperatorDefinition(
         "weight_product",
@@ -87,8 +97,10 @@ register(
         (3, 4),
         _infer,
         _expression,
-        {"bits": REQUIRED, "block": REQUIRED},
+        {"bits": REQUIRED, "block": REQUIRED, "accumulator": ""},
         work=_work,
+        factors=1,
+        fits_tiles=_fits_tiles,
         dynamic=True,
     )
 )

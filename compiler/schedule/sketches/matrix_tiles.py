@@ -14,6 +14,8 @@ blocked data with constant weights.
 - `matrix_tiles`: data as it is, or padded.
 - `matrix_tiles_grouped`: with blocks of channels side by side in a copy.
 - `matrix_tiles_im2col`: with what windows read gathered, so that the plane is one axis of rows.
+- `matrix_tiles_unpacked`: with weights of a few bits unpacked for a block of columns at a time,
+  before all rows are multiplied with them.
 
 Of AMX tiles the candidate of the fewest cycles is the default (see `MatrixTileLoops`), and the
 sketch that has it comes first.
@@ -30,11 +32,14 @@ import numpy as np
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.expr.affine import affine
 from tunefarm.compiler.expr.nodes import Load, index
-from tunefarm.compiler.expr.walk import axes_of
+from tunefarm.compiler.expr.walk import axes_of, loads
 from tunefarm.compiler.kernels.accumulate import narrow_factors
 from tunefarm.compiler.kernels.im2col import SUFFIX, im2col
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.roles import with_roles
+from tunefarm.compiler.kernels.unpack_weights import SUMMED, UNPACKED
+from tunefarm.compiler.kernels.weight_words import WORD, word_product
+from tunefarm.compiler.loops.verify_tiles import TERM_BYTES
 from tunefarm.compiler.machine.amx_set_up import VECTOR_PALETTE, TilePalette
 from tunefarm.compiler.schedule.nest_shape import Counts, Loop, Nest, NestShape, Numbers
 from tunefarm.compiler.schedule.sketches.operand_copies import attached_axis, copying_steps
@@ -46,31 +51,33 @@ from tunefarm.compiler.schedule.sketches.parallel_choices import (
 from tunefarm.compiler.schedule.sketches.roles import roles_of
 from tunefarm.compiler.schedule.sketches.tile_context import TileContext
 from tunefarm.compiler.schedule.sketches.tile_domains import COPY_CYCLES
-from tunefarm.compiler.schedule.sketches.tile_dots import dot_axis
+from tunefarm.compiler.schedule.sketches.tile_dots import DotAxis, dot_axis
 from tunefarm.compiler.schedule.sketches.tile_forms import TileForm, prepared, tile_forms
 from tunefarm.compiler.schedule.sketches.tile_operands import packed_along
-from tunefarm.compiler.schedule.sketches.tiled_reduction import PARALLEL_WORK
+from tunefarm.compiler.schedule.sketches.tiled_reduction import PARALLEL_WORK, may_unpack
 from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
-from tunefarm.compiler.schedule.steps.kernel_forms import Im2col
+from tunefarm.compiler.schedule.steps.kernel_forms import Im2col, UnpackWeights
 from tunefarm.compiler.schedule.steps.loop_kinds import Prefetch, Unroll, Vectorize
 from tunefarm.compiler.schedule.steps.matrix_tiles import MatrixTiles
 from tunefarm.compiler.schedule.steps.new_stages import CacheWrite, CopyOperand
-from tunefarm.compiler.schedule.steps.packing import PackStage
-from tunefarm.compiler.schedule.steps.placement import ComputeAt
+from tunefarm.compiler.schedule.steps.packing import PackLayout, PackStage
+from tunefarm.compiler.schedule.steps.placement import STACK_BYTES, ComputeAt
 from tunefarm.compiler.schedule.steps.step import Step
-from tunefarm.compiler.schedule.steps.tiles import Reorder, Tile
+from tunefarm.compiler.schedule.steps.tiles import Partition, Reorder, Tile
 from tunefarm.compiler.schedule.vectors import vector_lanes
 from tunefarm.compiler.target import Target
 
 # --- The loops round matrix tiles that n candidates decide, and their shape as arrays ------------
 
 
+UNPACK_CYCLES = 6.0  # of a row of a tile that is unpacked: 32 weights (Emerald Rapids)
 SUM_CYCLES = 2.0  # of a row of sums that is stored, and read again by what follows
 NEAR_SHARE, FAR_SHARE = 0.5, 0.75  # of the first and the second cache, for what is to stay in it
 
 ORDERS = ("columns", "blocks")
 """What the outer one of the two loops over tiles goes along."""
-STACKED = ("stacked columns", "stacked blocks")
+BLOCK_BY_BLOCK = "stacked blocks"
+STACKED = ("stacked columns", BLOCK_BY_BLOCK)
 """The same for tiles of even rows: those of a block lie on neighbouring rows of the plane, and the
 loop over these is one of those over tiles. Terms are summed in the order in which the constant
 factor is packed."""
@@ -202,6 +209,8 @@ class MatrixTileLoops:
         if attached:
             names = [loop.name for loop in loops]
             return loops[: names.index(attached) + 1]
+        if self.context.form.unpacked:
+            return loops[: self._block_position(loops) + 1]
         # How long a loop within panels is, is known inside of the loop over these.
         return [loop for loop in loops if not loop.name.endswith(".i.o")]
 
@@ -214,13 +223,15 @@ class MatrixTileLoops:
                     turns[row] *= loop.turns
         return np.asarray(turns[self.which, np.arange(self.values.count)], np.float64)
 
+    def _block_position(self, loops: Sequence[Loop]) -> int:
+        """Of the loop over blocks of the right factor."""
+        return next(i for i, loop in enumerate(loops) if loop.axis == self._block_axis)
+
     def _within_block(self) -> Numbers:
         """Blocks of rows that one block of the constant factor is used for, one after the other."""
-        axis = self.context.roles.block or self.context.roles.vector
         turns = np.ones((len(self.loops), self.values.count))
         for number, loops in enumerate(self.loops):
-            position = next(i for i, loop in enumerate(loops) if loop.axis == axis)
-            for loop in loops[position + 1 :]:
+            for loop in loops[self._block_position(loops) + 1 :]:
                 turns[number] *= loop.turns
         return np.asarray(turns[self.which, np.arange(self.values.count)], np.float64)
 
@@ -294,6 +305,8 @@ class MatrixTileLoops:
         inside = np.minimum(plane, own * within)
         again = np.where(block + inside <= room, passes / within, passes)
         again = np.where(constant + own <= room, 1.0, again)
+        if context.form.unpacked:
+            again = np.ones_like(again)  # it is unpacked anew, which `_copy_cycles` counts
         data_again = np.where((within > 1) & (block + inside > room), blocks, 1.0)
         far = (again - 1.0) * constant + (data_again - 1.0) * plane
         return np.asarray(far / context.target.machine.memory.read, np.float64)
@@ -311,7 +324,7 @@ class MatrixTileLoops:
         steps = sizes.packed_steps(context)
         points = blocks * products * self.rows * sizes.lanes
         sums = math.prod(axis.extent for axis in context.anchor.axes)
-        copied = context.copied / (context.lanes * context.element_bytes) * COPY_CYCLES
+        copied = self._copy_cycles()
         if palette == VECTOR_PALETTE:
             cycles = steps * blocks * sizes.cycles(high, wide, self.columns)
         else:
@@ -344,6 +357,16 @@ class MatrixTileLoops:
             pieces=pieces,
             grains=grains,
         )
+
+    def _copy_cycles(self) -> Numbers:
+        """Of what is computed before the sums; weights are unpacked for each panel of rows."""
+        context, sizes = self.context, self.sizes
+        if not context.form.unpacked:
+            each = context.lanes * context.element_bytes
+            return np.full(self.values.count, context.copied / each * COPY_CYCLES)
+        steps = context.vectors * sizes.packed_steps(context) * sizes.steps
+        passes = self._turns() / (self._turns(self._block_axis) * self._within_block())
+        return np.asarray(passes * steps * UNPACK_CYCLES, np.float64)
 
     def _nest(self) -> Nest:
         """The loops; the body is one step of the sums of a block of tiles."""
@@ -382,6 +405,8 @@ VECTOR_BLOCKS = ((4, 2), (2, 4), (3, 2), (2, 3), (2, 2), (1, 4), (4, 1), (1, 2),
 """The same of tiles that are one or two vectors, of 32."""
 FEWEST_ROWS = 4
 COPY_PAYS = 4  # blocks of channels that are made of each element, so that a copy costs less
+WORDS_TOGETHER = 4  # of a column, whose weights are unpacked with one load of their scale
+WORDS_AHEAD = 1024  # of packed weights, that are asked for while others are unpacked
 TILES_AHEAD = 8  # of the constant factor, that are asked for: 8 steps of 64 cycles each
 FULL_ENOUGH = 0.25  # of a tile's steps: with fewer vectors are as fast
 
@@ -391,14 +416,18 @@ def matrix_tile_sketches(kernel: FusedKernel, target: Target, threads: int) -> l
     palette = target.product_tiles
     if palette is None:
         return []
-    forms = tile_forms(kernel, vector_lanes(kernel, target))
+    lanes = vector_lanes(kernel, target)
+    forms = tile_forms(kernel, lanes)
+    if target.matrix_tiles is not None:
+        forms += unpacked_for_tiles(forms, target, lanes)
     for form in forms:
         shape = _shape_of(form, target, palette)
         if shape is None:
             continue
         if palette == VECTOR_PALETTE:
             return _vector_sketches(form, shape, target, threads)
-        made = [("matrix_tiles", (form, shape)), ("matrix_tiles_grouped", _grouped(form, shape))]
+        name = "matrix_tiles_unpacked" if form.unpacked else "matrix_tiles"
+        made = [(name, (form, shape)), ("matrix_tiles_grouped", _grouped(form, shape))]
         gathered = _gathered(form, target, palette)
         if gathered is not None:
             made.append(("matrix_tiles_im2col", _grouped(*gathered) or gathered))
@@ -409,6 +438,33 @@ def matrix_tile_sketches(kernel: FusedKernel, target: Target, threads: int) -> l
         ]
         return [sketch for _, sketch in sorted(costed, key=lambda pair: pair[0])]
     return []
+
+
+def unpacked_for_tiles(forms: Sequence[TileForm], target: Target, lanes: int) -> list[TileForm]:
+    """The forms whose weights are unpacked, in the narrow type of their data, for AMX tiles."""
+    return [_unpacked(form, lanes) for form in forms if _unpacks_for_tiles(form, target, lanes)]
+
+
+def _unpacks_for_tiles(form: TileForm, target: Target, lanes: int) -> bool:
+    product = word_product(form.kernel) if may_unpack(form, lanes) else None
+    return product is not None and target.multiplies_tiles(product.data.dtype)
+
+
+def _unpacked(form: TileForm, lanes: int) -> TileForm:
+    """Tiles have as many lanes as vectors of the sums; a step has 4 bytes of either factor."""
+    product = word_product(form.kernel)
+    assert product is not None
+    terms = TERM_BYTES // product.data.dtype.bytes
+    made = (UnpackWeights(lanes, terms),)
+    return TileForm(
+        "tiled_unpacked",
+        prepared(form.kernel, made),
+        (*form.steps, *made),
+        replace(form.roles, reduce=(SUMMED,), window=()),
+        (UNPACKED,),
+        dot=DotAxis(SUMMED, terms),
+        unpacked=UNPACKED,
+    )
 
 
 def _vector_sketches(
@@ -466,7 +522,11 @@ def _fastest(name: str, context: TileContext, sizes: TileSizes) -> tuple[float, 
     shape, numbers = sketch.shape_of(tried)
     chosen = int(np.argmin(shape.cycles))
     default = (values[at] for values, at in zip(tried, numbers[:, chosen], strict=True))
-    return float(shape.cycles[chosen]), replace(sketch, default=tuple(default))
+    cycles = float(shape.cycles[chosen])
+    # Sums of unpacked floats, or of digits, take no fewer cycles than their multiply-adds.
+    terms = context.products * context.terms / context.lanes
+    leads = not context.form.unpacked or cycles < terms / context.target.machine.vectors.fma
+    return cycles, replace(sketch, default=tuple(default), leads=leads)
 
 
 def _shape_of(form: TileForm, target: Target, palette: TilePalette) -> TileSizes | None:
@@ -543,7 +603,7 @@ def _sides(
     loads = [factor for factor in factors if isinstance(factor, Load)]
     if len(loads) < 2:
         return None
-    constants = {buffer.name for buffer in kernel.inputs if buffer.constant}
+    constants = {buffer.name for buffer in kernel.inputs if buffer.constant} | {UNPACKED}
     rows = [load for load in loads if load.buffer not in constants]
     if len(rows) != 1:
         return None
@@ -559,18 +619,21 @@ def _sides(
 
 def _sketch(name: str, context: TileContext, sizes: TileSizes) -> Sketch:
     columns, vectors = context.extent(context.roles.column), context.vectors
+    most = vectors
+    if context.form.unpacked:
+        most = min(most, STACK_BYTES // int(sizes.tile_bytes * sizes.packed_steps(context)))
     fitting = tuple(
         (high, wide)
         for high, wide in (VECTOR_BLOCKS if sizes.most_rows == VECTOR_PALETTE.rows else BLOCKS)
-        if wide <= vectors and columns // high >= _fewest_rows(sizes.most_rows)
+        if wide <= most and columns // high >= _fewest_rows(sizes.most_rows)
     )
     best = min(fitting, key=lambda tile: (_cycles(sizes, tile, columns, vectors), -math.prod(tile)))
     left, right = columns * context.reduction, vectors * sizes.lanes * context.reduction
     # What is larger is read once, and what it is multiplied with stays in a near cache.
-    order = ORDERS[int(right > left)]
+    orders, order = _orders(context, sizes, fitting), ORDERS[int(right > left)]
     choices: list[tuple[Choice, ChoiceValue]] = [
         (Choice("tile", fitting), best),
-        (Choice("loops", _orders(context, sizes, fitting)), order),
+        (Choice("loops", orders), order if order in orders else orders[0]),
     ]
     products = math.prod(
         axis.extent for axis in (*context.anchor.axes, *context.anchor.reduce_axes)
@@ -595,6 +658,8 @@ def _orders(
         return ORDERS
     large = context.bytes_of_columns(column) >= FAR_SHARE * context.target.l2_bytes
     panels = (PANELS,) * (large and not context.roles.row)
+    if context.form.unpacked:
+        return (BLOCK_BY_BLOCK, *panels)
     prefetched = (PREFETCHED,) * (sizes.constant in context.streamed)
     return (*ORDERS, *STACKED, *panels, *prefetched)
 
@@ -641,7 +706,9 @@ class _Candidates(MatrixTileLoops):
         if parallel:
             yield from parallel_steps(output, parallel, self.values.integers("chunks").item())
         attached = attached_axis(context)
-        for name in context.prologue:
+        if context.form.unpacked:
+            yield from self._unpacking_steps(output, loops, parallel)
+        for name in context.prologue if not context.form.unpacked else ():
             shared = context.threads if name.endswith(SUFFIX) and not attached else 1
             yield from copying_steps(kernel, kernel.stage(name), context.lanes, shared)
             if attached:
@@ -650,6 +717,35 @@ class _Candidates(MatrixTileLoops):
         fused = len(parallel) == len(loops) > 1
         yield ComputeAt(anchor, output, "parallel" if fused else loops[-1].name, "stack")
         yield from self._anchor_steps(anchor)
+
+    def _unpacking_steps(
+        self, output: str, loops: list[Loop], parallel: list[Loop]
+    ) -> Iterable[Step]:
+        """The weights of a block of columns, a row of a tile at a time."""
+        context = self.context
+        stage = context.kernel.stage(context.form.unpacked)
+        group, step, place = (axis.name for axis in stage.axes)
+        read = loads(stage.body)
+        (packed,) = {load.buffer for load in read if load.dtype is WORD}
+        (scale,) = {load.buffer for load in read if load.dtype.is_float}
+        words = context.kernel.buffer(packed).shape[0]
+        for buffer in sorted({load.buffer for load in read}):
+            yield PackLayout(buffer, ((1, self.sizes.lanes),), (1, 0, 2))
+        yield Prefetch(packed, WORDS_AHEAD)
+        whole, rest = divmod(context.extents[context.roles.vector], self.sizes.lanes)
+        if rest:
+            yield Partition(stage.name, group, 0, 0, (whole,))
+        steps, blocks = stage.axes[1].extent, context.kernel.buffer(scale).shape[0]
+        if blocks > 1:  # what a block has once is outside of its loop
+            yield Tile(stage.name, step, steps // blocks)
+            step = f"{step}.i"
+        in_word, of_block = steps // words, words // blocks
+        together = max(n for n in range(1, WORDS_TOGETHER + 1) if of_block % n == 0)
+        yield Tile(stage.name, step, in_word * together)
+        yield Unroll(stage.name, f"{step}.i")
+        yield Vectorize(stage.name, place)
+        where = "parallel" if len(parallel) > 1 else loops[self._block_position(loops)].name
+        yield ComputeAt(stage.name, output, where)
 
     @property
     def order(self) -> str:

@@ -78,11 +78,11 @@ FEWEST_ROWS = 4  # that use each float: below, unpacking in registers is never s
 
 def unpacked_forms(forms: Sequence[TileForm], lanes: int) -> list[TileForm]:
     """Those of the forms whose weights can be unpacked before they are multiplied."""
-    made = [_unpacked(form, lanes) for form in forms if _may_unpack(form, lanes)]
+    made = [_unpacked(form, lanes) for form in forms if may_unpack(form, lanes)]
     return [form for form in made if form is not None]
 
 
-def _may_unpack(form: TileForm, lanes: int) -> bool:
+def may_unpack(form: TileForm, lanes: int) -> bool:
     """Vectors along whole columns, many rows, and nothing computed before the product."""
     kernel = form.kernel
     if form.name != "tiled" or form.copies or form.held is not None:

@@ -115,12 +115,24 @@ class UnpackWeights(Step):
     for word, place, n: weights[word, place, n] = (unpacked w[word, n]) * scale[n]
     for m, n: for word, place: y[m, n] += x[m, word * 4 + place] * weights[word, place, n]
 
-    Comes before all other steps but those that merge axes.
+    With several `terms` they are rounded to the type of the data, which is narrow, and packed for
+    matrix tiles of so many `lanes`, which sum so many terms in a step:
+
+    for group, step, p: weights[group, step, p] = x's type((unpacked w[k, n]) * scale[n])
+        with n = group * lanes + p // terms, k = step * terms + p % terms
+    for m, n: for k: y[m, n] += x[m, k] * weights[n // lanes, k // terms, ...]
+
+    Comes before all other steps but those that merge axes. Rounding differs from the direct form
+    where there are several terms.
     """
+
+    lanes: int = 0
+    terms: int = 1
 
     def apply(self, scheduled: ScheduledKernel) -> ScheduledKernel:
         scheduled.require_untouched("weights are unpacked before all other steps")
-        return scheduled.rewritten(apply_unpack_weights(scheduled.kernel))
+        kernel = apply_unpack_weights(scheduled.kernel, self.lanes, self.terms)
+        return scheduled.rewritten(kernel)
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,12 +166,13 @@ def _narrow_product(terms: int) -> FusedKernel:
     return FusedKernel("narrow_product", tuple(builder.inputs), tuple(builder.stages), "y")
 
 
-def _packed_product() -> FusedKernel:
+def _packed_product(dtype: DType = DType.F32) -> FusedKernel:
     """Two rows of 16 terms times weights of 4 bits in blocks of 8, with zero points."""
-    shapes = [TensorType(DType.F32, (2, 16)), TensorType(DType.I32, (2, 3))]
+    shapes = [TensorType(dtype, (2, 16)), TensorType(DType.I32, (2, 3))]
     shapes += [TensorType(DType.F32, (2, 3)), TensorType(DType.I8, (2, 3))]
     names = [f"x{number}" for number in range(4)]
-    return kernel_of(shapes, [("weight_product", names, {"bits": 4, "block": 8})], names[1:])
+    attributes = {"bits": 4, "block": 8} | ({} if dtype is DType.F32 else {"accumulator": "f32"})
+    return kernel_of(shapes, [("weight_product", names, attributes)], names[1:])
 
 
 def _tile_product() -> FusedKernel:
@@ -276,6 +277,7 @@ STEP_KERNELS: Mapping[str, Callable[[], FusedKernel]] = {
     "narrow_product": lambda: _narrow_product(8),
     "narrow_product10": lambda: _narrow_product(10),
     "packed_product": _packed_product,
+    "narrow_packed_product": lambda: _packed_product(DType.BF16),
     "tile_product": _tile_product,
     "running_maximum": _running_maximum,
     "grouped": _grouped,

@@ -217,6 +217,7 @@ EXAMPLES = [
     ),
     Example("digit_sums_dotted", "packed_product", DotProduct("parts", "byte"), (DigitSums(),)),
     Example("unpack_weights", "packed_product", UnpackWeights()),
+    Example("unpack_weights_terms", "narrow_packed_product", UnpackWeights(2, 2)),
 ]
 
 
@@ -237,7 +238,7 @@ def test_a_step_keeps_the_kernels_meaning(example: Example) -> None:
     inputs = inputs_for(kernel)
     rounds = schedule.algorithm is Algorithm.ROUNDED_DATA
     meant = with_rounded_data(kernel) if rounds else kernel
-    if isinstance(example.step, BlockAttention) and example.step.terms > 1:
+    if isinstance(example.step, BlockAttention | UnpackWeights) and example.step.terms > 1:
         meant = apply_schedule(kernel, schedule).kernel  # of rounded weights
     assert_close(run_loops(kernel, schedule, inputs), evaluate_kernel(meant, inputs))
 
@@ -570,6 +571,16 @@ REFUSALS = [
         UnpackWeights(),
         "weights are unpacked before all other steps",
         (Tile("product", "n", 2),),
+    ),
+    Refusal(
+        "packed_product",
+        UnpackWeights(2, 2),
+        "products of 2 terms need data of a narrow type",
+    ),
+    Refusal(
+        "narrow_packed_product",
+        UnpackWeights(2, 3),
+        "products of 3 terms in 2 lanes do not fit words of 8 weights",
     ),
     Refusal("matmul", Winograd(2), "Winograd needs a blocked 3x3 convolution of stride 1"),
     Refusal("conv", Winograd(3), "no Winograd transform F(3, 3)"),
