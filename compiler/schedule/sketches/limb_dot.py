@@ -30,7 +30,14 @@ from tunefarm.compiler.kernels.limb_dot import (
     digit_form,
 )
 from tunefarm.compiler.kernels.stage import Stage
-from tunefarm.compiler.schedule.nest_shape import Loop, Nest, NestShape, operands_of
+from tunefarm.compiler.schedule.nest_shape import (
+    Counts,
+    Loop,
+    Nest,
+    NestShape,
+    Numbers,
+    operands_of,
+)
 from tunefarm.compiler.schedule.sketches.parallel_choices import (
     CHUNKS,
     parallel_steps,
@@ -44,6 +51,9 @@ from tunefarm.compiler.schedule.sketches.row_parts import (
     split_reduction,
     split_widths,
 )
+from tunefarm.compiler.schedule.sketches.tile_domains import COPY_CYCLES
+from tunefarm.compiler.schedule.sketches.tile_forms import tile_forms
+from tunefarm.compiler.schedule.sketches.tiled_reduction import may_unpack
 from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
 from tunefarm.compiler.schedule.steps.kernel_forms import DigitSums
 from tunefarm.compiler.schedule.steps.loop_kinds import DotProduct, Prefetch, Unroll, Vectorize
@@ -62,6 +72,8 @@ ROUNDED_ROWS = (1, 2, 3, 4, 6, 8, 12)
 VECTORS = (1, 2, 3, 4, 6)
 PREFETCHES = (0, 512, 1024, 2048)  # words, and scales
 ENOUGH_SUMS = 8  # of a tile: twice the latency of vpdpbusd, one of which starts in a cycle (Zen 4)
+FIELD_OPERATIONS = 1.0  # to take a field of fewer than 8 bits out of its word (Emerald Rapids)
+SUM_OPERATIONS, DIGIT_OPERATIONS = 6.0, 2.0  # to scale and add up a chunk's sums, and of each digit
 FEW_ROWS = 3  # for more, weights are unpacked once for all rows, whatever their bits
 
 
@@ -73,7 +85,7 @@ class _Context:
     form: DigitForm
     lanes: int
     threads: int
-    dots_a_cycle: float
+    target: Target
 
     @property
     def anchor(self) -> Stage:
@@ -104,9 +116,7 @@ def _sketch(kernel: FusedKernel, target: Target, threads: int, digits: int) -> S
     rows = prod(axis.extent for axis in form.product.stage.axes[:-1])
     if not weights.constant or not pays_to_share(weights.type.bytes * rows, target):
         threads = 1
-    context = _Context(
-        apply_limb_dot(kernel, digits), form, lanes, threads, target.machine.vectors.dot
-    )
+    context = _Context(apply_limb_dot(kernel, digits), form, lanes, threads, target)
     tiles = _tiles(context, target)
     choices: list[tuple[Choice, ChoiceValue]] = [
         (Choice("tile", tiles), _best_tile(context, tiles)),
@@ -118,7 +128,7 @@ def _sketch(kernel: FusedKernel, target: Target, threads: int, digits: int) -> S
     name = "rounded" if form.rounds else "digits"
     algorithm = Algorithm.ROUNDED_DATA if form.rounds else Algorithm.DIGITS
     sketch = Sketch.planned(name, choices, lambda values: _Candidates(context, values))
-    return replace(sketch, algorithm=algorithm, leads=_leads(form, target))
+    return replace(sketch, algorithm=algorithm, leads=_leads(kernel, context, sketch))
 
 
 def _adds_bytes(form: DigitForm, target: Target) -> bool:
@@ -128,13 +138,25 @@ def _adds_bytes(form: DigitForm, target: Target) -> bool:
     return any(target.dot_products(left, DType.I8, DType.I32) for left in types)
 
 
-def _leads(form: DigitForm, target: Target) -> bool:
+def _leads(kernel: FusedKernel, context: _Context, sketch: Sketch) -> bool:
     """Few enough instructions sum up digits to be fewer than unpack weights to floats."""
-    if _adds_bytes(form, target):
-        return True
+    form, target = context.form, context.target
     rows = prod(axis.extent for axis in form.product.stage.axes[:-1])
+    if _adds_bytes(form, target):
+        shape, _ = sketch.shape_of([(value,) for value in sketch.default])
+        if form.rounds or shape.cycles.item() <= _unpacked_cycles(context, rows):
+            return True
+        return not any(
+            may_unpack(each, context.lanes) for each in tile_forms(kernel, context.lanes)
+        )
     few = FEW_ROWS if form.product.bits < DType.U8.bits else 1
     return "avx2" in target.features and (form.rounds or rows <= few)
+
+
+def _unpacked_cycles(context: _Context, rows: int) -> float:
+    """Of a product with weights that are unpacked to floats once for all rows."""
+    vectors = context.form.product.inner * -(-context.columns // context.lanes)
+    return vectors * (rows / context.target.machine.vectors.fma + COPY_CYCLES)
 
 
 def _tiles(context: _Context, target: Target) -> tuple[tuple[int, int], ...]:
@@ -291,6 +313,14 @@ class _Candidates:
             ]
         return steps
 
+    def _cycles(self, operations: Numbers, rows: Counts) -> Numbers:
+        """Of so many dot products in tiles of these rows, shape [n]."""
+        form, machine = self.context.form, self.context.target.machine.vectors
+        fields = FIELD_OPERATIONS * (form.product.bits < DType.U8.bits) / (rows * form.digits)
+        chunks = operations / (form.digits * form.chunk // BYTES)
+        sums = chunks * (SUM_OPERATIONS + DIGIT_OPERATIONS * form.digits)
+        return np.asarray(operations * (1 + fields) / machine.dot + sums / machine.fma, np.float64)
+
     def shape(self) -> NestShape:
         context, form, values = self.context, self.context.form, self.values
         anchor, lanes = context.kernel.stage("parts"), context.lanes
@@ -331,7 +361,7 @@ class _Candidates:
             registers=np.asarray(step + self.vectors + 2, np.float64),
             loads=np.asarray(rows * form.digits + self.vectors, np.float64),
             step=step,
-            cycles=operations / context.dots_a_cycle * (1 + 1 / rows),
+            cycles=self._cycles(operations, rows),
             flops=2.0 * BYTES * lanes * operations,
             full=np.ones_like(step),
             lanes=np.full_like(step, context.columns / (-(-context.columns // lanes) * lanes)),

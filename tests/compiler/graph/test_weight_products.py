@@ -24,12 +24,13 @@ from tunefarm.compiler.operators.evaluate_node import node_kernel
 from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.schedule.sketches import tiled_reduction
 from tunefarm.compiler.schedule.spaces import schedule_space
-from tunefarm.compiler.target import host_target
+from tunefarm.compiler.target import Target, host_target
 from tunefarm.compiler.types.conversions import converted
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.numerics import Numerics
 from tunefarm.compiler.types.tensor_type import Array, Attribute, TensorType
+from tunefarm.configs.settings import load_target
 
 
 def graph_of(
@@ -367,6 +368,28 @@ def test_sums_of_digits_lead_where_bytes_are_multiplied(target: str, bits: int, 
     found = TARGETS[target]
     expected = bool(leads) and any(leads in feature for feature in found.features)
     assert (schedule_space(kernel, found).sketches[0].name == "digits") == expected
+
+
+@pytest.mark.parametrize(
+    ("rows", "bits", "block", "leads"),
+    [(16, 4, 32, True), (64, 4, 32, False), (64, 4, 128, True), (64, 8, 896, True)],
+)
+@pytest.mark.parametrize("name", ["sapphirerapids", "znver5"])
+def test_sums_of_digits_lead_for_many_rows_where_chunks_are_long(
+    name: str, rows: int, bits: int, block: int, leads: bool
+) -> None:
+    """What scales and adds up a chunk's sums is a third of the work in chunks of 32 terms."""
+    types = (
+        TensorType(DType.F32, (rows, 896)),
+        TensorType(DType.I32, (896 * bits // 32, 896)),
+        TensorType(DType.F32, (896 // block, 896)),
+    )
+    attributes = MappingProxyType({"bits": bits, "block": block})
+    node = Node("weight_product", ("in0", "in1", "in2"), "y", attributes)
+    kernel = node_kernel(node, types, (False, True, True))
+    target = Target.from_json(load_target(name).model_dump())
+    first = schedule_space(kernel, target).sketches[0].name
+    assert first == ("digits" if leads else "tiled_unpacked")
 
 
 def test_strict_numerics_admit_no_sums_of_digits() -> None:
