@@ -463,11 +463,9 @@ class _Finder:
 
     def _fits_tiles(self, match: Match, dtype: DType) -> bool:
         """Whether the products are in matrix tiles, of operands in this type as they are."""
-        if dtype not in self.tiled or match.seen or match.ends.sizes or match.softcap:
+        if dtype not in self.tiled or match.softcap:
             return False
         operands = (match.query, match.key, match.value)
-        if any(self.graph.types[item.value].padded for item in operands):
-            return False
         query, key, value = (
             [self.graph.types[item.value].shape[axis] for axis in item.perm] for item in operands
         )

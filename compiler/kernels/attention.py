@@ -243,7 +243,7 @@ def block_attention(
     With several `terms` both products are of narrow factors, that many in each step of their sums,
     which lie next to each other in both operands: keys [group, step, (lane, term)] and values
     [block, step, (column, term)]. Weights are then rounded to the type of the values, and a block
-    may have more keys than there are.
+    may have more keys than there are. Those of keys that a query does not see are 0 and multiplied.
 
     Raises `ScheduleError` where the kernel is no attention, a block has no key, or operands are of
     other types or numbers than the terms.
@@ -269,8 +269,8 @@ def _check_terms(parts: Attention, keys: int, terms: int) -> None:
         raise ScheduleError(f"products of {terms} terms need operands of one narrow type")
     if keys % terms or parts.features.extent % terms:
         raise ScheduleError(f"{keys} keys or {parts.features.extent} features are no whole steps")
-    if parts.seen or parts.summed:
-        raise ScheduleError("tiles end nowhere: which terms there are must not be dynamic")
+    if parts.summed:
+        raise ScheduleError("tiles sum whole steps: which features there are must not be dynamic")
 
 
 class _Blocks:
@@ -456,7 +456,9 @@ class _Blocks:
         row = (*self.outer, index(parts.queries.name))
         weight = self.weight
         largest = self._seen(self._of(MASKED, self.own), -math.inf)
-        weighted = self._seen(mul(weight, self._values()), 0)
+        weighted: Expr = mul(weight, self._values())
+        if self.terms == 1:  # tiles multiply weights of 0
+            weighted = self._seen(weighted, 0)
         return [
             replace(parts.largest, reduce_axes=reduce, body=largest),
             self._exponential(self._of(parts.largest.name, row)),

@@ -3,7 +3,8 @@
 What a kernel's limits and selects by `index < size` leave out is followed backwards: from the
 output to the local buffers that it is computed from. A write matters where all of its conditions
 hold; what it writes elsewhere is padding, or the neutral element of what is summed up. A matrix
-tile is loaded, multiplied and stored as a whole: it matters where one of its elements does.
+tile is loaded, multiplied and stored as a whole: it matters where one of its elements does, and a
+product of which one factor is nothing but zeros does not.
 """
 
 from __future__ import annotations
@@ -17,17 +18,19 @@ from tunefarm.compiler.expr.affine import Affine, Ranges, affine, affine_range, 
 from tunefarm.compiler.expr.combiners import neutral_element
 from tunefarm.compiler.expr.nodes import (
     Expr,
+    Index,
     Load,
     Select,
     add,
     all_of,
+    const,
     index,
     integer,
     mul,
     select,
 )
 from tunefarm.compiler.expr.parts import conjuncts
-from tunefarm.compiler.expr.walk import axes_of, children, transform
+from tunefarm.compiler.expr.walk import axes_of, children, substitute, transform
 from tunefarm.compiler.kernels.kernel import ValidExtent
 from tunefarm.compiler.loops.ir import (
     Allocate,
@@ -65,6 +68,7 @@ from tunefarm.compiler.loops.size_conditions import (
     Key,
     limit_condition,
     narrowed,
+    shared,
     size_condition,
     size_conditions,
     strongest,
@@ -133,6 +137,7 @@ class DemandAnalysis:
         self._unknown: set[str] = set()  # buffers that are read or written in other ways
         self._walk(nest.body, {}, {})
         self._padding: dict[str, tuple[Padding, ...]] | None = None
+        self._of_all: dict[str, tuple[Padding, ...]] = {}  # beyond what all their rows have
         self._reads_by_buffer: dict[str, list[_Read]] | None = None
         self._needs: dict[str, list[_Need]] = {}
         while self.limits and not all(inside := self._reads_back_inside()):
@@ -148,6 +153,8 @@ class DemandAnalysis:
         if isinstance(statement, Update):
             neutral = neutral_element(statement.combiner, statement.value.dtype)
             found += _outermost(statement.value, neutral, place.ranges)
+        elif isinstance(statement, TileDot):
+            found += self._zero_factors(place)
         return found
 
     def guarded_body(self, body: Body) -> Body:
@@ -244,14 +251,22 @@ class DemandAnalysis:
                     writes.setdefault(name, []).append(place)
         for name, places in writes.items():
             found: list[Padding] | None = None
+            of_all: list[Padding] | None = None
             for place in places:
                 own: list[Padding] = []
                 if isinstance(place.statement, Store):
                     own = padding_of(place.statement, place.ranges, self._known(place))
                 found = own if found is None else [item for item in found if item in own]
+                weak = [
+                    replace(item, outer=self._weakened(item.outer, place, name)) for item in own
+                ]
+                of_all = weak if of_all is None else [item for item in of_all if item in weak]
             kept = [item for item in found or [] if self._is_outside(item.outer, name)]
             if kept:
                 padding[name] = tuple(kept)
+            self._of_all[name] = tuple(
+                item for item in of_all or [] if self._is_outside(item.outer, name)
+            )
 
     def _weakened(self, condition: Condition, place: Place, buffer: str) -> Condition:
         """What a condition implies for what is inside of a buffer's scope.
@@ -278,6 +293,8 @@ class DemandAnalysis:
     def _written(self, place: Place) -> list[Condition]:
         """The conditions under which what a write leaves in its target is read."""
         statement, ranges = place.statement, place.ranges
+        if isinstance(statement, TileLoad):
+            return self._multiplied(place)
         if statement.buffer == self.nest.output.name:
             return _of_any_element(self._output_conditions(place), ranges)
         found: list[Condition | None] = []
@@ -289,6 +306,64 @@ class DemandAnalysis:
             found.append(need.outer.with_form(need.outer.form.plus(form, need.factor)))
         conditions = [condition for condition in found if condition is not None]
         return _of_any_element(conditions, ranges)
+
+    def _multiplied(self, place: Place) -> list[Condition]:
+        """The conditions under which what a load leaves in a tile is multiplied.
+
+        A tile holds it until the next round of the loops that both statements are in.
+        """
+        found: dict[Key, Condition] | None = None
+        own = place.buffers[place.statement.buffer]
+        for other in self.places.values():
+            if not isinstance(other.statement, TileDot):
+                continue
+            sides = (other.statement.left, other.statement.right)
+            if own not in {other.buffers[side.buffer] for side in sides}:
+                continue
+            conditions = [*self._written(other), *self._zero_factors(other)]
+            inside = {name: ends for name, ends in other.ranges.items() if name not in place.ranges}
+            known = strongest(_weakest(conditions, inside))
+            found = known if found is None else shared(found, known)
+        return list((found or {}).values())
+
+    def _zero_factors(self, place: Place) -> list[Condition]:
+        """The conditions beyond which a factor of a product of tiles has nothing but zeros."""
+        statement, found = place.statement, list[Condition]()
+        assert isinstance(statement, TileDot)
+        for side in (statement.left, statement.right):
+            own = place.buffers[side.buffer]
+            loads = [
+                other
+                for other in self.places.values()
+                if isinstance(other.statement, TileLoad)
+                and other.buffers[other.statement.buffer] == own
+            ]
+            if len(loads) == 1 and loads[0].rows:
+                found += self._zeros(loads[0], side, place.ranges)
+        return found
+
+    def _zeros(self, load: Place, tile: Load, ranges: Ranges) -> list[Condition]:
+        """The conditions beyond which the only load of a tile gives zeros, where it is read."""
+        names = {
+            item.name: value
+            for item, value in zip(load.statement.indices, tile.indices, strict=True)
+            if isinstance(item, Index)
+        }
+        (rows,) = (substitute(value, names) for value in load.values())
+        assert isinstance(rows, Load)
+        inside = {name: ends for name, ends in load.ranges.items() if _is_element(name)}
+        self._known(load)
+        own = load.buffers.get(rows.buffer, rows.buffer)
+        ranges, known = {**ranges, **inside}, {rows.buffer: self._of_all.get(own, ())}
+        if not axes_of(rows) <= ranges.keys():
+            return []
+        zero = const(0, rows.dtype)
+        conditions = [
+            condition
+            for condition in candidates(rows, ranges, known)
+            if folded(rows, condition, ranges, known) == zero
+        ]
+        return _weakest(conditions, inside)
 
     def _output_conditions(self, place: Place) -> list[Condition]:
         if self.nest.output.name in self._unknown:
@@ -493,12 +568,21 @@ def _rows_in(
     return None
 
 
+def _is_element(name: str) -> bool:
+    """Whether a variable is one of an element of a tile."""
+    return name == _ROW or name.startswith(_COLUMN)
+
+
 def _of_any_element(conditions: Sequence[Condition], ranges: Ranges) -> list[Condition]:
     """The conditions of a tile's elements, as those without which none of them matters."""
+    return _weakest(conditions, {name: ends for name, ends in ranges.items() if _is_element(name)})
+
+
+def _weakest(conditions: Sequence[Condition], inside: Ranges) -> list[Condition]:
+    """The conditions without variables: those that hold wherever they do for some value of them."""
     found = list(conditions)
-    for name, (low, high) in ranges.items():
-        if name == _ROW or name.startswith(_COLUMN):
-            found = [item.at(name, low if item.coefficient(name) > 0 else high) for item in found]
+    for name, (low, high) in inside.items():
+        found = [item.at(name, low if item.coefficient(name) > 0 else high) for item in found]
     return found
 
 

@@ -271,10 +271,8 @@ def _work(attributes: Attributes, types: Types, result: TensorType) -> int:
     return result.size // value[-1] * key[-2] * (query[-1] + value[-1])
 
 
-def _fits_tiles(attributes: Attributes, types: Types, is_static: bool) -> bool:
+def _fits_tiles(attributes: Attributes, types: Types) -> bool:
     """Whether both products are in matrix tiles where factors are narrow: see `fits_tiles`."""
-    if not is_static or attributes.flag("causal") or attributes.integer("filled") >= 0:
-        return False
     if attributes.floating("softcap"):
         return False  # what is stored between scores and their largest no schedule knows
     operands = (types.present(position).shape for position in range(3))

@@ -137,10 +137,9 @@ class OperatorDefinition:
     """The multiplications of a contraction."""
     factors: int = 2
     """How many of the first operands a contraction multiplies."""
-    fits_tiles: Callable[[Attributes, Types, bool], bool] | None = None
-    """Whether matrix tiles hold a contraction that has no other use for narrow factors, by whether
-    its dimensions are static; None: it has, on any target with instructions that sum their
-    products."""
+    fits_tiles: Callable[[Attributes, Types], bool] | None = None
+    """Whether matrix tiles hold a contraction that has no other use for narrow factors; None: it
+    has, on any target with instructions that sum their products."""
     outside: Callable[[Attributes, DType], float] | None = None
     """What windows with `pads` read outside of the data, for elements of this type."""
     stored: bool = False

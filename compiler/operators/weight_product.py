@@ -84,8 +84,8 @@ def _work(attributes: Attributes, types: Types, result: TensorType) -> int:
     return result.size * types.present(0).shape[-1]
 
 
-def _fits_tiles(attributes: Attributes, types: Types, is_static: bool) -> bool:
-    """Whether data in a narrow type has tiles of rows; how many there are may be dynamic."""
+def _fits_tiles(attributes: Attributes, types: Types) -> bool:
+    """Whether data in a narrow type has tiles of rows."""
     *rows, inner = types.present(0).shape
     return fits_tiles(math.prod(rows), inner, types.present(1).shape[1])
 

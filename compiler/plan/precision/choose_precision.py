@@ -161,10 +161,8 @@ def _may_narrow(graph: Graph, node: Node, narrow: DType, tiled: bool) -> bool:
 def _fits_tiles(graph: Graph, node: Node) -> bool:
     """Whether matrix tiles hold a contraction."""
     rule = operator(node.operator).fits_tiles
-    names = (*_factors(node), node.output)
-    is_static = all(graph.types[name].padded is None for name in names)
     types = Types(graph.types[name] if name else None for name in node.inputs)
-    return rule is not None and rule(complete_attributes(node), types, is_static)
+    return rule is not None and rule(complete_attributes(node), types)
 
 
 def _holds(graph: Graph, name: str, narrow: DType) -> bool:

@@ -10,7 +10,8 @@ for stack, block of queries: (parallel)
 
 Rows of the queries are left factors as they lie in memory, and so are those of exp. Keys are padded
 to whole steps of the second product: scores of what is padding are -inf, and its values are zeros.
-Scale and masks are applied where scores are read. Both products have the same blocks of tiles, so
+Scale and masks are applied where scores are read: weights are 0 behind the keys that are there, or
+that a query sees, and loops over tiles end with these. Both products have the same blocks of tiles, so
 that each tile has one shape in the kernel.
 """
 
@@ -88,7 +89,7 @@ class TileSteps:
 def attention_tile_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
     """The sketch, if the kernel is an attention whose products matrix tiles can hold."""
     palette, parts = target.matrix_tiles, attention_of(kernel)
-    if palette is None or parts is None or kernel.limits:
+    if palette is None or parts is None:
         return []
     sizes = _sizes(parts, target, palette)
     if sizes is None:
@@ -106,7 +107,7 @@ def _sizes(parts: Attention, target: Target, palette: TilePalette) -> TileSteps 
     extents = (parts.queries, parts.keys, parts.features, parts.columns)
     if not target.multiplies_tiles(dtype) or not fits_tiles(*(axis.extent for axis in extents)):
         return None
-    if parts.seen or parts.summed or parts.exists is not None:
+    if parts.summed:
         return None
     lanes, terms = palette.row_bytes // parts.scores.dtype.bytes, TERM_BYTES // dtype.bytes
     steps = parts.features.extent // terms

@@ -3,17 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from tunefarm.compiler.expr.nodes import Expr
 from tunefarm.compiler.expr.walk import axes_of
 from tunefarm.compiler.loops.interpret import value_of
-from tunefarm.compiler.loops.ir import Allocate, Body, For, If, Let, LoopNest, walk
+from tunefarm.compiler.loops.ir import (
+    Allocate,
+    Body,
+    For,
+    If,
+    Let,
+    LoopNest,
+    Stmt,
+    TileDot,
+    walk,
+    with_body,
+)
 from tunefarm.compiler.types.tensor_type import Array
 
 
 def executed(nest: LoopNest, sizes: Mapping[str, Array]) -> int:
     """Stores, updates and products of a run; `sizes` are the inputs that loops end at."""
     return _Counter(sizes).count(nest.body, {})
+
+
+def tile_products(nest: LoopNest) -> LoopNest:
+    """The nest with its products of matrix tiles alone."""
+
+    def only(body: Body) -> Body:
+        made: list[Stmt] = []
+        for statement in body:
+            if isinstance(statement, For | Let | If | Allocate):
+                made.append(with_body(statement, only(statement.body)))
+            elif isinstance(statement, TileDot):
+                made.append(statement)
+        return tuple(made)
+
+    return replace(nest, body=only(nest.body))
 
 
 class _Counter:

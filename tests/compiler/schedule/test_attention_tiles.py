@@ -15,11 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.compiler.llvm.emulated_tiles import Count, emulated_tiles, tiled_host, tiles_emulated
+from tests.compiler.loops.executed import executed, tile_products
 from tests.compiler.schedule.guarded_run import run_guarded
 from tests.compiler.schedule.small_kernels import f32, kernel_of
 from tunefarm.compiler.kernels.attention import attention_of, block_attention
 from tunefarm.compiler.kernels.evaluate import evaluate_kernel
-from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel, ValidExtent
 from tunefarm.compiler.llvm.compile_kernel import emit_loops
 from tunefarm.compiler.llvm.machine import assembly
 from tunefarm.compiler.loops.interpret import interpret
@@ -94,22 +95,46 @@ def attentions(draw: st.DrawFn, most: int) -> FusedKernel:
     if draw(st.booleans()):
         attributes["sink"] = True
         others.append(f32(*batch, queries, 1))
+    if draw(st.booleans()):
+        attributes |= {"filled": 0, "since": draw(st.sampled_from([-1, 1]))}
+        others.append(TensorType(DType.I64, (2,)))
+    if draw(st.booleans()):
+        attributes["causal"] = True
+        others.append(TensorType(DType.I64, (draw(st.sampled_from([1, 2])),)))
     query, key, value = operands
     return attention(query, key, value, others, attributes, draw(st.booleans()))
 
 
 def inputs_of(kernel: FusedKernel, seed: int) -> dict[str, Array]:
-    """Normal numbers; every seventh element of a mask hides a key."""
+    """Normal numbers; every seventh element of a mask hides a key, and every query sees a key."""
     rng = np.random.default_rng(seed)
     made: dict[str, Array] = {}
+    ends = _ends(kernel, rng)
     for position, buffer in enumerate(kernel.inputs):
         values: Any = rng.standard_normal(buffer.shape)
-        if position >= 3:
+        if buffer.dtype is DType.I64:
+            values = ends.pop(0)[: buffer.shape[0]]
+        elif position >= 3:
             values = np.where(rng.random(buffer.shape) < 1 / 7, -np.inf, values)
         made[buffer.name] = (values > -1 if buffer.dtype is DType.BOOL else values).astype(
             buffer.dtype.numpy
         )
     return made
+
+
+def _ends(kernel: FusedKernel, rng: np.random.Generator) -> list[Any]:
+    """The sizes of keys, their end and begin, and the bounds of the keys that a query sees."""
+    parts = attention_of(kernel)
+    assert parts is not None
+    queries, end, begin, found = parts.queries.extent, parts.keys.extent, 0, list[Any]()
+    if parts.exists is not None:
+        end = int(rng.integers(1, end + 1))
+        begin = int(rng.integers(0, end))
+        found.append(np.array([end, begin]))
+    if parts.seen:
+        last = end - queries - int(rng.integers(0, 9))
+        found.append(np.array([begin + int(rng.integers(1, 9)), last]))
+    return found
 
 
 def scheduled(
@@ -211,6 +236,33 @@ def test_keys_are_transposed_in_registers() -> None:
     assert not re.search(r"\t(?:vpinsrw|vpextrw|vmovw|movzwl)\t", text)
 
 
+def products_of(kernel: FusedKernel, **sizes: int) -> int:
+    """Products of tiles of a run with these sizes, by the names of their inputs."""
+    schedule, _ = scheduled(kernel, TILES, 0)
+    nest = tile_products(lower(kernel, schedule))
+    return executed(nest, {name: np.array([size]) for name, size in sizes.items()})
+
+
+def test_no_keys_behind_their_end_are_multiplied() -> None:
+    """In both products, in steps of a tile, and so no rows of queries."""
+    end = TensorType(DType.I64, (1,))
+    kernel = attention((2, 256, 64), (2, 256, 64), (2, 256, 64), [end], {"filled": 0})
+    few, many = products_of(kernel, in3=33), products_of(kernel, in3=256)
+    assert 0 < few * 256 == many * 64
+    limit = ValidExtent(64, 256, "rows", 0)
+    rows = Buffer("rows", DType.I64, (1,))
+    kernel = replace(kernel, inputs=(*kernel.inputs, rows), limits=(limit,))
+    assert products_of(kernel, in3=33, rows=64) * 4 == few
+
+
+def test_keys_behind_a_diagonal_are_not_multiplied() -> None:
+    """Of as many queries as keys little more than half."""
+    bound = TensorType(DType.I64, (1,))
+    kernel = attention((2, 256, 64), (2, 256, 64), (2, 256, 64), [bound], {"causal": True})
+    half, whole = products_of(kernel, in3=1), products_of(kernel, in3=256)
+    assert 0.5 < half / whole < 0.6
+
+
 @pytest.mark.parametrize("keys", [32, 48, 77])
 def test_blocks_for_tiles_keep_the_meaning(keys: int) -> None:
     """Of several blocks, too, and whether keys fill the last one or not."""
@@ -235,16 +287,6 @@ def test_blocks_for_tiles_keep_the_meaning(keys: int) -> None:
         (attention((2, 64, 20), (2, 64, 20), (2, 64, 64)), "steps that fill no tile"),
         (attention((2, 64, 64), (2, 64, 64), (2, 64, 24)), "columns that are no whole tiles"),
         (attention((2, 64, 64), (2, 64, 64), (2, 64, 64), dtype=DType.F32), "wide operands"),
-        (
-            attention(
-                (2, 64, 64),
-                (2, 64, 64),
-                (2, 64, 64),
-                [TensorType(DType.I64, (1,))],
-                {"causal": True},
-            ),
-            "keys that a query does not see",
-        ),
     ],
 )
 def test_what_tiles_do_not_hold_goes_in_vectors(kernel: FusedKernel, reason: str) -> None:

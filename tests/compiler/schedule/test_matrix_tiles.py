@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.compiler.llvm.emulated_tiles import Count, emulated_tiles, tiled_host, tiles_emulated
-from tests.compiler.loops.executed import executed
+from tests.compiler.loops.executed import executed, tile_products
 from tests.compiler.runtime.c_models import random_inputs
 from tests.compiler.schedule.drawn_graphs import Case
 from tests.compiler.schedule.drawn_limits import limits
@@ -29,18 +29,7 @@ from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel, ValidExtent
 from tunefarm.compiler.llvm.compile_kernel import constant_layouts, emit_loops
 from tunefarm.compiler.llvm.machine import assembly
 from tunefarm.compiler.loops.interpret import interpret
-from tunefarm.compiler.loops.ir import (
-    Allocate,
-    Body,
-    For,
-    If,
-    Let,
-    LoopNest,
-    Stmt,
-    TileDot,
-    uses_tiles,
-    with_body,
-)
+from tunefarm.compiler.loops.ir import LoopNest, uses_tiles
 from tunefarm.compiler.loops.verify import verify_loops
 from tunefarm.compiler.pipeline import compile_model
 from tunefarm.compiler.runtime.execution.executable import Executable
@@ -295,24 +284,9 @@ def test_tiles_behind_a_dynamic_size_are_not_multiplied(threads: int) -> None:
     made = tiled(kernel, threads=threads)
     assert made is not None
     products = [
-        executed(_products(made[1]), {sizes.name: np.array([rows])}) for rows in (33, 64, 512)
+        executed(tile_products(made[1]), {sizes.name: np.array([rows])}) for rows in (33, 64, 512)
     ]
     assert products[0] == products[1] == products[2] // 8 > 0
-
-
-def _products(nest: LoopNest) -> LoopNest:
-    """The nest with its products of tiles alone."""
-
-    def only(body: Body) -> Body:
-        made: list[Stmt] = []
-        for statement in body:
-            if isinstance(statement, For | Let | If | Allocate):
-                made.append(with_body(statement, only(statement.body)))
-            elif isinstance(statement, TileDot):
-                made.append(statement)
-        return tuple(made)
-
-    return replace(nest, body=only(nest.body))
 
 
 @pytest.mark.parametrize("left", [DType.BF16, DType.U8])
