@@ -18,8 +18,18 @@ from dataclasses import dataclass, field, replace
 
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.expr.affine import Affine, Atom, affine, affine_range, expr_range
-from tunefarm.compiler.expr.nodes import Binary, Const, Expr, Load, add, binary, integer, mul
-from tunefarm.compiler.expr.walk import axes_of
+from tunefarm.compiler.expr.nodes import (
+    Binary,
+    Const,
+    Expr,
+    Load,
+    add,
+    binary,
+    integer,
+    mul,
+    unary,
+)
+from tunefarm.compiler.expr.walk import axes_of, substitute
 from tunefarm.compiler.kernels.kernel import RowPitch
 from tunefarm.compiler.loops.ir import (
     Allocate,
@@ -79,43 +89,51 @@ class _Rows:
     is no number."""
 
     def body(self, body: Body, ranges: RangeMap, known: tuple[Condition, ...]) -> Body:
-        return tuple(self._statement(statement, ranges, known) for statement in body)
+        made = (self._statement(statement, ranges, known) for statement in body)
+        return tuple(statement for one in made for statement in one)
 
-    def _statement(self, statement: Stmt, ranges: RangeMap, known: tuple[Condition, ...]) -> Stmt:
+    def _statement(self, statement: Stmt, ranges: RangeMap, known: tuple[Condition, ...]) -> Body:
         match statement:
             case For(variable=variable, start=start, stop=stop, body=body):
                 inner: RangeMap = {**ranges, variable: (start, stop - 1)}
                 facts = (*known, *rounds_known(variable, statement.limit, ranges))
                 if statement.kind is LoopKind.VECTORISED:
                     return self._vector(statement, inner, facts)
-                return with_body(statement, self.body(body, inner, facts))
+                return (with_body(statement, self.body(body, inner, facts)),)
             case Let(variable=variable, value=value, body=body):
                 inner = {**ranges, variable: expr_range(value, ranges)}
                 self._note(variable, value, ranges)
-                return with_body(statement, self.body(body, inner, known))
+                return (with_body(statement, self.body(body, inner, known)),)
             case If(condition=condition, body=body):
                 facts = (*known, *size_conditions(condition, ranges))
-                return with_body(statement, self.body(body, ranges, facts))
+                return (with_body(statement, self.body(body, ranges, facts)),)
             case Allocate(body=body):
-                return with_body(statement, self.body(body, ranges, known))
+                return (with_body(statement, self.body(body, ranges, known)),)
         guard = self._guard(statement, ranges, known)
-        return statement if guard is None else If(guard, (statement,))
+        return (statement,) if guard is None else (If(guard, (statement,)),)
 
-    def _vector(self, loop: For, ranges: RangeMap, known: tuple[Condition, ...]) -> Stmt:
+    def _vector(self, loop: For, ranges: RangeMap, known: tuple[Condition, ...]) -> Body:
         """A vectorised loop: the guard of all its lanes stands before it; lanes that need one each
-        run one after the other."""
+        run one after the other where the last one is not in the row."""
         guards = [
             guard
             for statement in walk(loop.body)
             if (guard := self._guard(statement, ranges, known)) is not None
         ]
         if not guards:
-            return loop
-        inside = {loop.variable, *(s.variable for s in walk(loop.body) if isinstance(s, For | Let))}
-        if len(loop.body) == 1 and not any(axes_of(guard) & inside for guard in guards):
-            return If(guards[0], (loop,))
+            return (loop,)
+        inside = {s.variable for s in walk(loop.body) if isinstance(s, For | Let)}
         serial = replace(loop, kind=LoopKind.SERIAL)
-        return replace(serial, body=self.body(loop.body, ranges, known))
+        lanes = replace(serial, body=self.body(loop.body, ranges, known))
+        if len(loop.body) > 1 or any(axes_of(guard) & inside for guard in guards):
+            return (lanes,)
+        (guard,) = guards
+        if loop.variable not in axes_of(guard):
+            return (If(guard, (loop,)),)
+        if not _rises(guard, loop.variable, ranges):
+            return (lanes,)
+        last = substitute(guard, {loop.variable: integer(loop.stop - 1)})
+        return If(last, (loop,)), If(unary("not", last), (lanes,))
 
     def _guard(self, statement: Stmt, ranges: RangeMap, known: Sequence[Condition]) -> Expr | None:
         """What keeps the writes of a statement in their row; None where all is known to do so."""
@@ -195,10 +213,20 @@ class _Rows:
         end = add(self._size, integer(self.pitch.margin + unit - 1))
         if unit > 1:
             end, column = binary("floordiv", end, integer(unit)), column * unit
-        whole = tuple((atom, by // column) for atom, by in place.terms if by % column == 0)
-        rest = tuple(term for term in place.terms if term[1] % column)
-        first, offset = divmod(place.constant, column)
+        units = [
+            (atom, by) for atom, by in place.terms if by * self._divisor_of(atom) % column == 0
+        ]
+        rest = tuple(term for term in place.terms if term not in units)
+        offset = place.constant % column
         low, high = affine_range(Affine(offset, rest), ranges)
         if low >= 0 and high < column:
-            place, column = Affine(first, whole), 1
+            place = Affine(place.constant - offset, tuple(units))
+            if all(by % column == 0 for _, by in units):
+                terms = tuple((atom, by // column) for atom, by in units)
+                place, column = Affine(place.constant // column, terms), 1
         return binary("lt", place.to_expr(), mul(end, integer(column)))
+
+
+def _rises(guard: Expr, variable: str, ranges: RangeMap) -> bool:
+    """Whether the place that a guard compares grows with a variable."""
+    return isinstance(guard, Binary) and affine(guard.left, ranges).coefficient(variable) > 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tunefarm.compiler.errors import ScheduleError
-from tunefarm.compiler.expr.nodes import Expr, Load, add, binary, const, index, integer, mul
+from tunefarm.compiler.expr.nodes import Expr, Load, add, binary, const, index, integer, mul, unary
 from tunefarm.compiler.kernels.kernel import RowPitch
 from tunefarm.compiler.loops.ir import (
     Body,
@@ -67,7 +67,7 @@ def test_tiles_that_no_size_ends_are_tested_before_their_vectors() -> None:
     assert vectors.kind is LoopKind.VECTORISED
 
 
-def test_lanes_that_are_columns_are_written_one_by_one() -> None:
+def test_lanes_that_are_columns_are_written_one_by_one_where_a_row_ends() -> None:
     store = Store(
         "y",
         (integer(0), integer(0), index("h"), add(mul(index("b"), integer(4)), index("c"))),
@@ -76,9 +76,11 @@ def test_lanes_that_are_columns_are_written_one_by_one() -> None:
     body: Body = (For("c", 0, 4, LoopKind.VECTORISED, (store,)),)
     body = (For("b", 0, WIDTH // 4, LoopKind.SERIAL, body),)
     found = separate_rows(nest((For("h", 0, ROWS, LoopKind.SERIAL, body),), 1, column=1))
-    kinds = [s.kind for s in walk(found.body) if isinstance(s, For) and s.variable == "c"]
-    assert kinds == [LoopKind.SERIAL]
-    assert len(guards(found.body)) == 1
+    whole, rest = guards(found.body)[:2]
+    kinds = [s.kind for s in (*whole.body, *rest.body) if isinstance(s, For)]
+    assert kinds == [LoopKind.VECTORISED, LoopKind.SERIAL]
+    assert rest.condition == unary("not", whole.condition)
+    assert len(guards(rest.body)) == 1
 
 
 @pytest.mark.parametrize(("vectors", "tested"), [(1, False), (2, True)])
