@@ -543,8 +543,8 @@ class _Limiter:
     # --- register tiles -------------------------------------------------------------------------
 
     def _allocate(self, statement: Allocate, known: Facts, ranges: Ranges, held: bool) -> Body:
-        registers, tiles = statement.scope is Scope.REGISTER, statement.scope is Scope.TILE
-        body = self.body(statement.body, known, ranges, held or registers or tiles)
+        registers = statement.scope in (Scope.REGISTER, Scope.TILE)
+        body = self.body(statement.body, known, ranges, held or registers)
         made = replace(statement, body=body)
         if held or not registers:
             return (made,)

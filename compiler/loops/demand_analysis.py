@@ -134,7 +134,7 @@ class DemandAnalysis:
         self.places: dict[int, Place] = {}  # by identity of the statement
         self._outside: dict[str, frozenset[str]] = {}  # of local buffers: variables in scope there
         self._memories = {item.name: item for item in (*nest.inputs, nest.output)}
-        self._unknown: set[str] = set()  # buffers that are read or written in other ways
+        self._unknown: set[str] = set()  # buffers of whose tiles no place is known
         self._walk(nest.body, {}, {})
         self._padding: dict[str, tuple[Padding, ...]] | None = None
         self._of_all: dict[str, tuple[Padding, ...]] = {}  # beyond what all their rows have
@@ -212,8 +212,6 @@ class DemandAnalysis:
                     self.places[id(statement)] = Place(statement, ranges, buffers)
                 case TileLoad() | TileStore():
                     self.places[id(statement)] = self._tile(statement, ranges, buffers)
-                case _:
-                    self._unknown |= {buffers.get(name, name) for name in _mentioned(statement)}
 
     def _tile(
         self, statement: TileLoad | TileStore, ranges: Ranges, buffers: Mapping[str, str]
@@ -514,20 +512,6 @@ def _stronger(first: _Need, second: _Need) -> _Need:
 
 def _weaker(first: _Need, second: _Need) -> _Need:
     return min(first, second, key=lambda need: need.outer.constant)
-
-
-def _mentioned(statement: Stmt) -> set[str]:
-    """The buffers of a statement of which no condition is known."""
-    found = {write.buffer for write in written(statement)}
-    for write in written(statement):
-        if isinstance(write, Store | Update | Dot):
-            found |= {
-                node.buffer
-                for value in values_read(write)
-                for node in nodes(value)
-                if isinstance(node, Load)
-            }
-    return found
 
 
 def _rows_in(

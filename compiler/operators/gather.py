@@ -231,9 +231,7 @@ def _infer_elements(attributes: Attributes, types: Types) -> TensorType:
     types.same((1, 1), (2, 1), otherwise=mismatch)
     if attributes.integer("number") < 0:
         types.fill(1, 1, "lowest")
-    before, behind = (
-        types.same(*_sharing(types, axis), otherwise=mismatch) for axis in (0, 2)
-    )
+    before, behind = (types.same(*_sharing(types, axis), otherwise=mismatch) for axis in (0, 2))
     return TensorType.of(data.dtype, (before, data.dims[1], behind))
 
 

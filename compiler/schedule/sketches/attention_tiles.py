@@ -11,8 +11,8 @@ for stack, block of queries: (parallel)
 Rows of the queries are left factors as they lie in memory, and so are those of exp. Keys are padded
 to whole steps of the second product: scores of what is padding are -inf, and its values are zeros.
 Scale and masks are applied where scores are read: weights are 0 behind the keys that are there, or
-that a query sees, and loops over tiles end with these. Both products have the same blocks of tiles, so
-that each tile has one shape in the kernel.
+that a query sees, and loops over tiles end with these. Both products have the same blocks of tiles,
+so that each tile has one shape in the kernel.
 """
 
 from __future__ import annotations

@@ -248,7 +248,7 @@ def test_no_keys_behind_their_end_are_multiplied() -> None:
     end = TensorType(DType.I64, (1,))
     kernel = attention((2, 256, 64), (2, 256, 64), (2, 256, 64), [end], {"filled": 0})
     few, many = products_of(kernel, in3=33), products_of(kernel, in3=256)
-    assert 0 < few * 256 == many * 64
+    assert many * 33 < few * 256 <= many * 64
     limit = ValidExtent(64, 256, "rows", 0)
     rows = Buffer("rows", DType.I64, (1,))
     kernel = replace(kernel, inputs=(*kernel.inputs, rows), limits=(limit,))

@@ -276,7 +276,7 @@ def test_limited_kernels_are_exact_where_needed() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_tiles_behind_a_dynamic_size_are_not_multiplied(threads: int) -> None:
-    """Of 33 rows as many as of 64 are computed, in blocks of 32, and of 512 eight times as many."""
+    """Of 33 rows no more than of 64 are computed, and of 512 eight times as many."""
     kernel = narrowed(product(512, 256, 64), DType.U8, DType.I8)
     sizes = Buffer("sizes", DType.I64, (1,))
     limit = ValidExtent(64, 512, sizes.name, 0)
@@ -286,7 +286,25 @@ def test_tiles_behind_a_dynamic_size_are_not_multiplied(threads: int) -> None:
     products = [
         executed(tile_products(made[1]), {sizes.name: np.array([rows])}) for rows in (33, 64, 512)
     ]
-    assert products[0] == products[1] == products[2] // 8 > 0
+    assert 0 < products[0] <= products[1] == products[2] // 8
+
+
+def test_tiles_of_rows_that_are_not_there_are_not_computed() -> None:
+    rows, tile = 64, 16
+    kernel = narrowed(product(rows, 64, 32, total=DType.F32), DType.BF16, DType.BF16)
+    name = f"in{len(kernel.inputs)}"
+    limited = replace(
+        kernel,
+        inputs=(*kernel.inputs, Buffer(name, DType.I64, (1,))),
+        limits=(ValidExtent(32, rows, name, 0),),
+    )
+    made = tiled(limited)
+    assert made is not None
+    for size in (0, 1, 16, 17, 32, 33, 64):
+        result: Any = computed(limited, made, {**values_for(kernel), name: np.array([size])})
+        is_written = ~np.isnan(result)
+        assert is_written[:size].all()
+        assert not is_written[-(-size // tile) * tile :].any()
 
 
 @pytest.mark.parametrize("left", [DType.BF16, DType.U8])
