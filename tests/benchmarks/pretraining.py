@@ -59,6 +59,10 @@ def kinds() -> tuple[Kind, ...]:
         _recorded("Zen 3 (AVX2)", "Zen 3", FILE),
         _recorded("Zen 4 (AVX-512)", "Zen 4", DATA / "recorded_zen4.npz"),
         _recorded("Zen 4 held to AVX2", "Zen 4", DATA / "recorded_zen4_avx2.npz"),
+        _recorded("Emerald Rapids (AVX-512)", "Emerald Rapids", DATA / "recorded_emerald.npz"),
+        _recorded(
+            "Emerald Rapids held to AVX2", "Emerald Rapids", DATA / "recorded_emerald_avx2.npz"
+        ),
         Kind(
             "Emerald Rapids (AMX)",
             "Emerald Rapids",

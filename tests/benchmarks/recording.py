@@ -21,6 +21,7 @@ import argparse
 import math
 import os
 import random
+import re
 import sys
 import time
 import zlib
@@ -556,7 +557,7 @@ def main() -> None:
     parser.add_argument("what", choices=("measure", "pack", "condense", "show"))
     parser.add_argument("database", nargs="?", default="recording.db")
     parser.add_argument("--output", type=Path, default=FILE)
-    parser.add_argument("--match", default="", help="only kernels whose name holds this")
+    parser.add_argument("--match", default="", help="only kernels whose name this pattern finds")
     parser.add_argument("--avx2", action="store_true", help="hold this CPU to AVX2")
     parser.add_argument("--minutes", type=float, default=25.0)
     parser.add_argument("--note", default="", help="of pack: how the machine was meanwhile")
@@ -566,7 +567,7 @@ def main() -> None:
         return
     settings = Settings()
     target = held_to_avx2(host_target()) if arguments.avx2 else host_target()
-    chosen = [case for case in cases() if arguments.match in case.name]
+    chosen = [case for case in cases() if re.search(arguments.match, case.name)]
     with Store.open(arguments.database) as store:
         if arguments.what == "measure":
             measure(chosen, target, store, settings, arguments.minutes)

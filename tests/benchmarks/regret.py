@@ -41,6 +41,8 @@ RECORDINGS = [
         "recorded.npz",
         "recorded_zen4.npz",
         "recorded_zen4_avx2.npz",
+        "recorded_emerald.npz",
+        "recorded_emerald_avx2.npz",
         "recorded_amx.json.gz",
     )
 ]

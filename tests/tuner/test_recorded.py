@@ -14,11 +14,16 @@ from tests.tuner.recorded import FILE, about, load, load_past, past_of, save_pas
 from tests.tuner.synthetic import TARGET, matmul_kernel
 from tunefarm.compiler.schedule.spaces import schedule_space
 
-ZEN4 = ("recorded_zen4.npz", "recorded_zen4_avx2.npz")
+PAIRED = {
+    "recorded_zen4.npz": "2026-11-28",
+    "recorded_zen4_avx2.npz": "2026-11-28",
+    "recorded_emerald.npz": "2026-11-29",
+    "recorded_emerald_avx2.npz": "2026-11-29",
+}
 AMX = FILE.parent / "recorded_amx.json.gz"
 
 
-@pytest.mark.parametrize("name", ZEN4)
+@pytest.mark.parametrize("name", PAIRED)
 def test_every_schedule_has_a_pair_with_the_default(name: str) -> None:
     kernels = load(path=FILE.parent / name)
     assert len(kernels) >= 20
@@ -31,7 +36,7 @@ def test_every_schedule_has_a_pair_with_the_default(name: str) -> None:
         assert item.latencies[default] == pytest.approx(item.latency(item.space.default()))
     assert (FILE.parent / name).stat().st_size < 100_000
     header = about(FILE.parent / name)
-    assert header["made"] == "2026-11-28" and "load" in header["note"]
+    assert header["made"] == PAIRED[name] and "load" in header["note"]
 
 
 def test_trials_of_the_cpu_with_tiles_are_in_todays_spaces() -> None:
@@ -42,7 +47,7 @@ def test_trials_of_the_cpu_with_tiles_are_in_todays_spaces() -> None:
 
 
 def test_what_is_condensed_comes_back(tmp_path: Path) -> None:
-    (first, *_) = load(path=FILE.parent / ZEN4[0])
+    (first, *_) = load(path=FILE.parent / "recorded_zen4.npz")
     item = past_of(first)
     path = tmp_path / "past.json.gz"
     save_past(path, [item], {"note": "here"})
