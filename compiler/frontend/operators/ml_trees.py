@@ -423,8 +423,7 @@ class Votes:
         if found.groups == targets:
             weights = np.full(nodes, neutral)
             join.at(weights, self.leaf, self.weight)
-            voted = graph.emit("gather", graph.constant(weights, dtype), found.nodes, axis=0)
-            return _of_groups(operator, voted, found, graph)
+            return _of_groups(operator, graph.constant(weights, dtype), found, graph)
         graph.check_array((nodes, targets), DType.F64.bytes)
         table = np.full((nodes, targets), neutral)
         join.at(table, (self.leaf, self.target), self.weight)
@@ -432,13 +431,14 @@ class Votes:
         return graph.emit(operator, voted, axes=(found.trees,), keepdims=False)
 
 
-def _of_groups(operator: str, voted: Value, found: Leaves, graph: GraphBuilder) -> Value:
-    """Each group's weights joined: [rows, groups]."""
-    axis, groups = found.trees, found.groups
+def _of_groups(operator: str, weights: Value, found: Leaves, graph: GraphBuilder) -> Value:
+    """The weights of each group's leaves joined: [rows, groups]."""
+    nodes, axis, groups = found.nodes, found.trees, found.groups
     if groups > 1:
-        each = voted.shape[axis] // groups
-        voted = graph.reshape(voted, (*voted.shape[:axis], groups, each, *voted.shape[axis + 1 :]))
+        before, each, behind = nodes.shape[:axis], nodes.shape[axis] // groups, nodes.shape[axis:]
+        nodes = graph.reshape(nodes, (*before, groups, each, *behind[1:]))
         axis += 1
+    voted = graph.emit("gather", weights, nodes, axis=0)
     total = graph.emit(operator, voted, axes=(axis,), keepdims=False)
     if groups == 1:
         return graph.reshape(total, (total.shape[0], 1))
