@@ -26,9 +26,9 @@ from tunefarm.configs.resource_limits import limit_behind
 from tunefarm.measure.machine import cores_lost, pin
 from tunefarm.measure.measurement import Status
 from tunefarm.measure.sandbox.by_name import by_name
-from tunefarm.measure.sandbox.code_stamp import code_stamp
 from tunefarm.measure.sandbox.limits import die_with, is_spent, limit, limit_cpu
 from tunefarm.measure.sandbox.messages import Message, read_message, write_message
+from tunefarm.measure.sandbox.versions import code_stamp
 from tunefarm.measure.sandbox.worker_settings import WorkerSettings
 
 

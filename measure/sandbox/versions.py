@@ -15,6 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import NamedTuple
 
 COMPILER = "the compiler"
@@ -74,6 +75,21 @@ def call_if_alike(
     from tunefarm.measure.sandbox.by_name import by_name  # it is the same one here
 
     return folder, found, by_name(function)(*arguments)
+
+
+@cache  # as they were when this process was first asked: soon after its start
+def code_stamp() -> str:
+    """Which sources this process runs: their folder, and a hash of their names, sizes and times.
+
+    Those of a job's processes on one machine are alike. Reading all of them, as `versions` does,
+    would take as long as starting a process does.
+    """
+    root, digest = Path(__file__).parents[2], hashlib.sha256()
+    for package in _MEASURED:
+        for path in sorted((root / package).rglob("*.py")):
+            status = path.stat()
+            digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
+    return f"{root} ({digest.hexdigest()[:_DIGITS]})"
 
 
 def package_folder() -> str:

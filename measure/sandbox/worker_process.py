@@ -19,7 +19,6 @@ from tunefarm.configs.temporary_folders import on_leaving
 from tunefarm.measure.machine import oom_kills
 from tunefarm.measure.measurement import Status
 from tunefarm.measure.sandbox.by_name import module_command
-from tunefarm.measure.sandbox.code_stamp import code_stamp
 from tunefarm.measure.sandbox.messages import (
     NOBODY,
     Decoder,
@@ -29,6 +28,7 @@ from tunefarm.measure.sandbox.messages import (
     read_in_flight,
     write_in_flight,
 )
+from tunefarm.measure.sandbox.versions import code_stamp
 from tunefarm.measure.sandbox.worker_settings import WorkerSettings
 
 # A time limit that counts only time in which this process runs.
