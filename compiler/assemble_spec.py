@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.kernel_stages import KernelSchedule
+from tunefarm.compiler.kernels.accumulate import narrow_types
 from tunefarm.compiler.kernels.calls_in_run import calls_in_run
 from tunefarm.compiler.kernels.count_work import kernel_flops
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram
-from tunefarm.compiler.kernels.narrow_factors import all_narrow_factors
 from tunefarm.compiler.llvm.compile_kernel import CompiledKernel
 from tunefarm.compiler.runtime.artefact.seal import part_digests
 from tunefarm.compiler.runtime.planning.memory_plan import MemoryPlan, outputs_in_place
@@ -103,7 +103,8 @@ def _operands(call: KernelCall) -> tuple[TensorType, ...]:
 
 def _numerics(kernel: FusedKernel, algorithm: Algorithm) -> str:
     """The algorithm that changes rounding, and the types that are multiplied if they are narrow."""
-    factors = " x ".join(dict.fromkeys(all_narrow_factors(kernel)))
+    types = (dtype for stage in kernel.stages for dtype in narrow_types(stage))
+    factors = " x ".join(dict.fromkeys(types))
     if not factors:
         return str(algorithm)
     return factors if algorithm is Algorithm.DIRECT else f"{algorithm}, {factors}"

@@ -25,6 +25,7 @@ from tunefarm.compiler.expr.nodes import (
 )
 from tunefarm.compiler.expr.packed_fields import is_unpacked
 from tunefarm.compiler.expr.walk import loads
+from tunefarm.compiler.kernels.evaluate_product import product_factors
 from tunefarm.compiler.kernels.stage import Stage
 from tunefarm.compiler.types.dtypes import DType
 
@@ -61,6 +62,20 @@ def narrow_factors(term: Expr) -> tuple[Expr, Expr] | None:
         return None
     sides = _uncast(term.left, term.dtype), _uncast(term.right, term.dtype)
     return None if sides[0] is None or sides[1] is None else (sides[0], sides[1])
+
+
+def narrow_types(stage: Stage) -> tuple[DType, ...]:
+    """The types of the factors that a stage loads, widens and sums; () if it does not."""
+    if stage.combiner != "sum":
+        return ()
+    narrow = tuple(
+        factor.operand.dtype
+        for factor in product_factors(stage.body)
+        if isinstance(factor, Cast)
+        and isinstance(factor.operand, Load)
+        and factor.operand.dtype.bytes < factor.dtype.bytes
+    )
+    return narrow if len(narrow) > 1 else ()
 
 
 def _is_zero(expr: Expr) -> bool:

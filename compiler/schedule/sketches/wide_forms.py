@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import product
 
 from tunefarm.compiler.expr.walk import axes_of, loads
-from tunefarm.compiler.kernels.narrow_factors import narrow_factors
+from tunefarm.compiler.kernels.accumulate import narrow_types
 from tunefarm.compiler.kernels.roles import with_roles
 from tunefarm.compiler.kernels.wide_factors import apply_wide_factors, has_wide_factors
 from tunefarm.compiler.schedule.sketches.roles import roles_of
@@ -36,8 +36,8 @@ def wide_forms(forms: Sequence[TileForm], target: Target) -> list[TileForm]:
 
 def _may_gain(form: TileForm, target: Target) -> bool:
     """Each element is multiplied often, in dot products that are made of pairs."""
-    factors = narrow_factors(form.kernel)
-    if form.dot is None or form.dot.terms != 4 or len(factors) != 2:
+    anchor = form.kernel.stage(form.kernel.anchor)
+    if form.dot is None or form.dot.terms != 4 or len(narrow_types(anchor)) != 2:
         return False
     if not multiplies_pairs(target):
         return False
@@ -45,7 +45,6 @@ def _may_gain(form: TileForm, target: Target) -> bool:
         return False
     if not has_wide_factors(form.kernel):
         return False
-    anchor = form.kernel.stage(form.kernel.anchor)
     constants = {buffer.name for buffer in form.kernel.inputs if buffer.constant}
     along = {load.buffer for load in loads(anchor.body) if form.roles.vector in axes_of(load)}
     if not along <= constants:  # what is broadcast is converted word by word
