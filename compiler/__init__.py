@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tunefarm.compiler.kernels.kernel import FusedKernel
     from tunefarm.compiler.runtime.execution.executable import Executable
     from tunefarm.compiler.runtime.spec.ports import AnyArray
-    from tunefarm.compiler.schedule.choice import ScheduleChoice
+    from tunefarm.compiler.schedule.schedule import ScheduleChoice
     from tunefarm.compiler.session import (
         ExecutionMode,
         ExecutionOrder,

@@ -16,8 +16,7 @@ from tunefarm.compiler.llvm.object_cache import ObjectCache
 from tunefarm.compiler.llvm.scalar_work import scalar_work
 from tunefarm.compiler.runtime.spec.kernel_report import DEFAULT, NAIVE
 from tunefarm.compiler.schedule.apply_schedule import lower
-from tunefarm.compiler.schedule.choice import ChooseSchedule, ScheduleChoice
-from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.schedule import ChooseSchedule, Schedule, ScheduleChoice
 from tunefarm.compiler.schedule.spaces import SpaceCache, naive_schedule
 from tunefarm.compiler.stages import Stages
 

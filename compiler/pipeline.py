@@ -51,7 +51,7 @@ from tunefarm.compiler.runtime.planning.run_steps import run_steps
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec, dense_places
 from tunefarm.compiler.runtime.spec.guards import SizeGuard
 from tunefarm.compiler.runtime.spec.verify_spec import verify_spec
-from tunefarm.compiler.schedule.choice import ChooseSchedule, ScheduleChoice
+from tunefarm.compiler.schedule.schedule import ChooseSchedule, ScheduleChoice
 from tunefarm.compiler.schedule.spaces import SpaceCache
 from tunefarm.compiler.stages import DumpAfter, Stages
 from tunefarm.compiler.target import Target, host_target

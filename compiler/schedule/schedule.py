@@ -1,13 +1,14 @@
-"""A schedule: steps in order, and as JSON."""
+"""A schedule: steps in order, and as JSON; and what a build asks a tuner for."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Any, get_args, get_type_hints
+from typing import Any, TypeAlias, get_args, get_type_hints
 
 from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.limb_dot import ROUNDED
 from tunefarm.compiler.schedule.steps.kernel_forms import BlockAttention, DigitSums, Winograd
 from tunefarm.compiler.schedule.steps.matrix_tiles import MatrixTiles
@@ -99,3 +100,25 @@ def _arguments(step: Step) -> list[Any]:
     while arguments and arguments[-1][0] == arguments[-1][1]:
         arguments.pop()
     return [value for value, _ in arguments]
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleChoice:
+    """A schedule for a kernel and where it came from.
+
+    `source` is TUNED, or PREDICTED from the record of a relative, as in a `KernelReport`;
+    `record_id` is that record, `latency` the time that was measured for this kernel in seconds,
+    if any.
+    """
+
+    schedule: Schedule
+    source: str
+    record_id: str | None = None
+    latency: float | None = None
+
+    def __str__(self) -> str:
+        steps = "; ".join(map(str, self.schedule.steps)) or "no steps"
+        return f"{' '.join(filter(None, (self.source, self.record_id)))}: {steps}"
+
+
+ChooseSchedule: TypeAlias = Callable[[FusedKernel], ScheduleChoice | None]

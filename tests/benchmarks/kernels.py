@@ -37,8 +37,7 @@ from tunefarm.compiler.pipeline import kernels_of
 from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
 from tunefarm.compiler.runtime.spec.buffers import aligned_empty
 from tunefarm.compiler.schedule.apply_schedule import lower
-from tunefarm.compiler.schedule.choice import ScheduleChoice
-from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.schedule import Schedule, ScheduleChoice
 from tunefarm.compiler.schedule.space import ScheduleSpace
 from tunefarm.compiler.schedule.spaces import default_schedule, schedule_space
 from tunefarm.compiler.target import host_target

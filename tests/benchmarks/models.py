@@ -33,7 +33,7 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.pipeline import compile_model
 from tunefarm.compiler.plan.decisions.graph_plan import GraphPlan
 from tunefarm.compiler.runtime.execution.executable import Executable
-from tunefarm.compiler.schedule.choice import ScheduleChoice
+from tunefarm.compiler.schedule.schedule import ScheduleChoice
 from tunefarm.compiler.schedule.spaces import untiled_schedule
 from tunefarm.compiler.target import host_target
 from tunefarm.compiler.types.tensor_type import Array

@@ -34,8 +34,7 @@ from tunefarm.compiler.kernels.workload_key import workload_key
 from tunefarm.compiler.pipeline import kernels_of
 from tunefarm.compiler.runtime.machine.threads import make_runtime
 from tunefarm.compiler.schedule.apply_schedule import lower
-from tunefarm.compiler.schedule.choice import ChooseSchedule
-from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.schedule import ChooseSchedule, Schedule
 from tunefarm.compiler.schedule.spaces import default_schedule
 from tunefarm.compiler.schedule.steps.loop_kinds import Parallelize
 from tunefarm.compiler.target import Target, host_target

@@ -23,8 +23,7 @@ import numpy as np
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.pipeline import compile_model, kernels_of
 from tunefarm.compiler.runtime.execution.executable import Executable
-from tunefarm.compiler.schedule.choice import ScheduleChoice
-from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.schedule import Schedule, ScheduleChoice
 from tunefarm.compiler.schedule.spaces import schedule_space
 from tunefarm.compiler.target import host_target
 from tunefarm.compiler.types.dtypes import DType

@@ -18,7 +18,7 @@ from tunefarm.compiler.llvm.machine import object_code
 from tunefarm.compiler.pipeline import compile_model
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
-from tunefarm.compiler.schedule.choice import ScheduleChoice
+from tunefarm.compiler.schedule.schedule import ScheduleChoice
 from tunefarm.compiler.schedule.spaces import schedule_space
 from tunefarm.compiler.target import host_target
 from tunefarm.compiler.types.tensor_type import Array

@@ -14,8 +14,7 @@ from tunefarm.compiler.kernel_stages import KERNEL_STAGES, ChosenSchedule, Kerne
 from tunefarm.compiler.limits import Limits, ResourceBudget
 from tunefarm.compiler.llvm.object_cache import ObjectCache
 from tunefarm.compiler.loops.ir import LoopNest
-from tunefarm.compiler.schedule.choice import ScheduleChoice
-from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.schedule import Schedule, ScheduleChoice
 from tunefarm.compiler.schedule.spaces import SpaceCache, default_schedule
 from tunefarm.compiler.schedule.steps.loop_kinds import Vectorize
 from tunefarm.compiler.stages import Stages

@@ -34,8 +34,7 @@ from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.machine.threads import make_runtime
 from tunefarm.compiler.schedule import spaces
 from tunefarm.compiler.schedule.apply_schedule import lower
-from tunefarm.compiler.schedule.choice import ScheduleChoice
-from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.schedule import Schedule, ScheduleChoice
 from tunefarm.compiler.schedule.sketches.row_wise import row_wise_sketches
 from tunefarm.compiler.schedule.space import Sketch
 from tunefarm.compiler.schedule.spaces import default_schedule

@@ -15,7 +15,7 @@ from tunefarm.compiler.frontend.zoo import build_model
 from tunefarm.compiler.frontend.zoo.network import Size
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.runtime.execution.executable import Executable
-from tunefarm.compiler.schedule.choice import ScheduleChoice
+from tunefarm.compiler.schedule.schedule import ScheduleChoice
 from tunefarm.compiler.schedule.spaces import schedule_space
 from tunefarm.compiler.target import host_target
 from tunefarm.compiler.types.tensor_type import Array

@@ -16,8 +16,7 @@ from tunefarm.compiler.runtime.spec.kernel_report import (
     TUNED,
     KernelReport,
 )
-from tunefarm.compiler.schedule.choice import ChooseSchedule, ScheduleChoice
-from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.schedule import ChooseSchedule, Schedule, ScheduleChoice
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.numerics import (
     DEFAULT_NUMERICS,

@@ -45,7 +45,7 @@ from tunefarm.tuner.calibration.options import CHOSEN
 
 if TYPE_CHECKING:
     from tunefarm.compiler.kernels.kernel import FusedKernel
-    from tunefarm.compiler.schedule.choice import ScheduleChoice
+    from tunefarm.compiler.schedule.schedule import ScheduleChoice
 
 _PACKAGES = ("configs", "db", "measure", "tuner")  # the compiler is in every key
 _LIBRARIES = ("numpy", "sqlalchemy", "xgboost")

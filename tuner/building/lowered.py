@@ -40,7 +40,7 @@ from tunefarm.compiler.llvm.object_cache import ObjectCache
 from tunefarm.compiler.pipeline import Compiled, compile_model
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.runtime.spec.guards import SizeGuard
-from tunefarm.compiler.schedule.choice import ChooseSchedule
+from tunefarm.compiler.schedule.schedule import ChooseSchedule
 from tunefarm.compiler.types.chosen_sizes import choose_sizes, put_sizes
 from tunefarm.compiler.types.conversions import converted
 from tunefarm.compiler.types.numerics import F16_NUMERICS

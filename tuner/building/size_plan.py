@@ -11,8 +11,7 @@ from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.workload_key import workload_key
 from tunefarm.compiler.runtime.spec.guards import SizeGuard
 from tunefarm.compiler.runtime.spec.kernel_report import TUNED
-from tunefarm.compiler.schedule.choice import ChooseSchedule, ScheduleChoice
-from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.schedule import ChooseSchedule, Schedule, ScheduleChoice
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.signature import AxisSource
 from tunefarm.configs.settings import Settings

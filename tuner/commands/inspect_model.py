@@ -27,7 +27,7 @@ from tunefarm.compiler.plan.choices.estimated_plan import estimated_plan
 from tunefarm.compiler.plan.choices.graph_sites import graph_sites, verify_plan
 from tunefarm.compiler.plan.choices.plan_costs import Cost, KernelCost, PlanCosts
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN
-from tunefarm.compiler.schedule.choice import ChooseSchedule
+from tunefarm.compiler.schedule.schedule import ChooseSchedule
 from tunefarm.compiler.schedule.spaces import SpaceCache, schedule_space
 from tunefarm.compiler.stages import Stages, check_stage, format_program
 from tunefarm.compiler.target import Target

@@ -28,7 +28,7 @@ from tunefarm.compiler.runtime.artefact import artefact
 from tunefarm.compiler.runtime.artefact.seal import code_digest
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
-from tunefarm.compiler.schedule.choice import ChooseSchedule
+from tunefarm.compiler.schedule.schedule import ChooseSchedule
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.numerics import Numerics

@@ -24,7 +24,7 @@ from tunefarm.compiler.errors import SettingsError
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.plan.apply_precisions import apply_precisions, prepare
 from tunefarm.compiler.runtime.execution.executable import Executable
-from tunefarm.compiler.schedule.choice import ChooseSchedule
+from tunefarm.compiler.schedule.schedule import ChooseSchedule
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.chosen_sizes import put_sizes, types_at
 from tunefarm.compiler.types.numerics import Numerics

@@ -19,7 +19,7 @@ from tunefarm.compiler.plan.precision.contractions import Contraction, contracti
 from tunefarm.compiler.plan.precision.quantise import NARROW_READERS
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.execution.profile import COPY
-from tunefarm.compiler.schedule.choice import ChooseSchedule
+from tunefarm.compiler.schedule.schedule import ChooseSchedule
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS, Numerics

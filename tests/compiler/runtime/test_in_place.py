@@ -26,7 +26,7 @@ from tunefarm.compiler.pipeline import compile_model
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.spec.buffers import address_of
 from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT
-from tunefarm.compiler.schedule.choice import ScheduleChoice
+from tunefarm.compiler.schedule.schedule import ScheduleChoice
 from tunefarm.compiler.schedule.spaces import schedule_space
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.tensor_type import TensorType

@@ -28,9 +28,8 @@ from tunefarm.compiler.kernels.split_rows import split_rows
 from tunefarm.compiler.pipeline import compile_model
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.machine.check_target import can_run
-from tunefarm.compiler.schedule.choice import ScheduleChoice
 from tunefarm.compiler.schedule.fixed_order import check_order, common_target, sum_orders
-from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.schedule import Schedule, ScheduleChoice
 from tunefarm.compiler.schedule.spaces import SpaceCache, fixed_order, schedule_space
 from tunefarm.compiler.target import Target, baseline_target
 from tunefarm.compiler.types.numerics import DETERMINISTIC_NUMERICS

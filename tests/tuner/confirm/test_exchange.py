@@ -13,7 +13,7 @@ from tunefarm.compiler.errors import MeasureError, VerifyError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.pipeline import compile_model
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
-from tunefarm.compiler.schedule.choice import ScheduleChoice
+from tunefarm.compiler.schedule.schedule import ScheduleChoice
 from tunefarm.compiler.schedule.spaces import untiled_schedule
 from tunefarm.compiler.target import host_target
 from tunefarm.measure.compare import Comparison

@@ -17,7 +17,7 @@ from tunefarm.compiler.runtime.execution.executable import Executable, load
 from tunefarm.compiler.runtime.spec.buffers import aligned_empty
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.runtime.spec.kernel_report import TUNED
-from tunefarm.compiler.schedule.choice import ChooseSchedule, ScheduleChoice
+from tunefarm.compiler.schedule.schedule import ChooseSchedule, ScheduleChoice
 from tunefarm.compiler.schedule.spaces import schedule_space
 from tunefarm.compiler.target import host_target
 from tunefarm.compiler.types.tensor_type import Array

@@ -19,7 +19,7 @@ from tunefarm.compiler.runtime.execution.exchangeable import ExchangeableBuilds
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.spec.executable_spec import CallStep, ExecutableSpec
 from tunefarm.compiler.runtime.spec.verify_spec import verify_spec
-from tunefarm.compiler.schedule.choice import ScheduleChoice
+from tunefarm.compiler.schedule.schedule import ScheduleChoice
 from tunefarm.compiler.schedule.spaces import schedule_space, untiled_schedule
 from tunefarm.compiler.target import host_target
 
