@@ -73,6 +73,7 @@ from tunefarm.compiler.target import Target
 UNPACK_CYCLES = 6.0  # of a row of a tile that is unpacked: 32 weights (Emerald Rapids)
 SUM_CYCLES = 2.0  # of a row of sums that is stored, and read again by what follows
 NEAR_SHARE, FAR_SHARE = 0.5, 0.75  # of the first and the second cache, for what is to stay in it
+SHARED_SHARE = 0.5  # of the cache that cores share, for a kernel's data
 
 ORDERS = ("columns", "blocks")
 """What the outer one of the two loops over tiles goes along."""
@@ -289,10 +290,12 @@ class MatrixTileLoops:
         """Of reading factors anew from beyond the second cache, shape [n].
 
         The constant factor is read for each block of rows unless a block of it stays in that cache
-        while all rows pass, or all of it does; the data for each block of channels likewise.
+        from one block of rows to the next, or all of it does; of the data, for each block of
+        channels, what the cache has no room for.
         """
         sizes, context = self.sizes, self.context
-        room = FAR_SHARE * context.target.l2_bytes
+        target, machine = context.target, context.target.machine
+        room = FAR_SHARE * target.l2_bytes
         constant = context.vectors * sizes.tile_bytes * steps
         block = self.wide * sizes.tile_bytes * steps
         plane = self._data_bytes(
@@ -302,14 +305,16 @@ class MatrixTileLoops:
         blocks, within = self._turns(self._block_axis), self._within_block()
         passes = self._turns() / blocks
         own = self._data_bytes(self.down * self.rows, np.asarray(self.beside, np.float64))
-        inside = np.minimum(plane, own * within)
-        again = np.where(block + inside <= room, passes / within, passes)
+        again = np.where(block + own <= room, passes / within, passes)
         again = np.where(constant + own <= room, 1.0, again)
         if context.form.unpacked:
             again = np.ones_like(again)  # it is unpacked anew, which `_copy_cycles` counts
-        data_again = np.where((within > 1) & (block + inside > room), blocks, 1.0)
-        far = (again - 1.0) * constant + (data_again - 1.0) * plane
-        return np.asarray(far / context.target.machine.memory.read, np.float64)
+        inside = block + np.minimum(plane, own * within)
+        beyond = np.maximum(0.0, 1.0 - room / inside)
+        data_again = np.where(within > 1, (blocks - 1.0) * beyond, 0.0)
+        far = (again - 1.0) * constant + data_again * plane
+        is_near = constant + plane <= SHARED_SHARE * target.l3_bytes
+        return np.asarray(far / np.where(is_near, machine.l3.read, machine.memory.read), np.float64)
 
     def shape_in(self, palette: TilePalette) -> NestShape:
         """See `NestShape`; a vector operation here is a product of two tiles.

@@ -322,6 +322,13 @@ def test_a_loop_over_tiles_has_little_but_loads_and_products(left: DType) -> Non
     assert len(found) <= 8 + 7 and not any("store" in name or "mov" in name for name in found)
 
 
+def test_weights_beyond_the_second_cache_are_read_once_for_all_rows() -> None:
+    """A block of them stays in that cache while rows pass, which nearly fit next to it."""
+    kernel = narrowed(product(256, 3072, 768, total=DType.F32), DType.BF16, DType.BF16)
+    space = schedule_space(kernel, TILES)
+    assert space.choices(space.default()) == {"tile": (2, 2), "loops": "blocks"}
+
+
 @pytest.mark.parametrize("window", [1, 3])
 def test_weights_beyond_the_second_cache_may_be_prefetched(window: int) -> None:
     """Of each tile of weights 16 lines, and none of the data."""
