@@ -32,6 +32,10 @@ class LyingApartError(ShapeError):
     """Elements that do not lie as they are read: a copy without padding inside would do."""
 
 
+class DifferingSizesError(ShapeError):
+    """Axes of numbers of elements that differ, at whatever sizes."""
+
+
 @dataclass(slots=True)
 class Needs:
     """What a type rule asks of operands, whose axes are counted as (operand, axis).
@@ -75,7 +79,8 @@ class Types(tuple[TensorType | None, ...]):
 
     def axis(self, operand: int, axis: int) -> Axis:
         """An axis of an operand that is there."""
-        return self.present(operand).dims[axis]
+        type = self.present(operand)
+        return whole(type.shape[axis]) if type.padded is None else type.padded[axis]
 
     def fill(self, operand: int, axis: int, value: str) -> None:
         """Ask that the padding of an operand's axis is replaced; nothing where it has none."""
@@ -121,7 +126,8 @@ class Types(tuple[TensorType | None, ...]):
         if all(map(is_unpadded, axes.values())):
             extents = dict.fromkeys(map(extent_of, axes.values()))
             if len(extents) > 1:
-                raise ShapeError(otherwise or f"the sizes {', '.join(map(str, extents))} differ")
+                sizes = ", ".join(map(str, extents))
+                raise DifferingSizesError(otherwise or f"the sizes {sizes} differ")
             return whole(extent_of(first))
         if any(len(axis) != 1 for axis in axes.values()):
             return self._same_elements(list(axes.values()))
@@ -191,16 +197,17 @@ class Types(tuple[TensorType | None, ...]):
         """
         ranks = {position: len(self.present(position).shape) - but for position in operands}
         rank = max(ranks.values(), default=0)
-        if not otherwise:
-            shapes = " and ".join(str(list(self.present(position).shape)) for position in operands)
-            otherwise = f"the shapes {shapes} do not broadcast"
-        return tuple(
-            self.stretched(
-                *((p, axis - rank + own) for p, own in ranks.items() if axis >= rank - own),
-                otherwise=otherwise,
+        try:
+            return tuple(
+                self.stretched(
+                    *((p, axis - rank + own) for p, own in ranks.items() if axis >= rank - own)
+                )
+                for axis in range(rank)
             )
-            for axis in range(rank)
-        )
+        except DifferingSizesError:
+            shapes = (str(list(self.present(position).shape)) for position in operands)
+            reason = otherwise or f"the shapes {' and '.join(shapes)} do not broadcast"
+            raise ShapeError(reason) from None
 
     def broadcast_to(self, target: int, *operands: int, but: int = 0, otherwise: str) -> Dims:
         """The axes of the `target` that operands are broadcast to, without the last `but` ones."""

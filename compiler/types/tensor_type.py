@@ -35,8 +35,8 @@ class TensorType:
     @staticmethod
     def of(dtype: DType, dims: Dims) -> TensorType:
         """The type of a value that has these axes."""
-        padded = None if all(map(is_unpadded, dims)) else dims
-        return TensorType(dtype, tuple(map(extent_of, dims)), padded)
+        extents = tuple([axis[0][1] if len(axis) == 1 else extent_of(axis) for axis in dims])
+        return TensorType(dtype, extents, None if all(map(is_unpadded, dims)) else dims)
 
     @property
     def dims(self) -> Dims:
