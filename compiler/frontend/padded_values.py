@@ -357,7 +357,7 @@ class PaddedValues:
             return None
         found = list(operands)
         for number, value in enumerate(operands):
-            source = None if value is None else self._expanded.get(value.name)
+            source = None if value is None else self.repeated_by(value)
             if value is None or source is None:
                 continue
             others = [item for item in found if item is not None and item is not value]

@@ -17,6 +17,8 @@ from tunefarm.compiler.target import Target
 HIDDEN_SHARE = 0.5  # of the time in which data of the caches comes, the core computes: of loops of
 # 40 kernels that move it again, timed in pairs on a Zen 3, about half of it showed
 
+OF_SHARED = 0.5  # of the cache that cores share is there for a kernel's data
+
 
 def cycles(shape: NestShape, target: Target) -> Numbers:
     """Of a core of the target's machine, for each of n candidates; shape [n].

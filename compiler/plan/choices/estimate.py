@@ -29,6 +29,7 @@ from tunefarm.compiler.kernels.count_work import elements, iterations
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.stage import Stage
 from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.schedule.cycles import OF_SHARED
 from tunefarm.compiler.schedule.nest_shape import PAGE, NestShape
 from tunefarm.compiler.schedule.sketches.even_shares import waiting
 from tunefarm.compiler.schedule.space import Candidate, ScheduleSpace
@@ -42,8 +43,6 @@ HERTZ = 3e9
 """A nominal core's: what matters is how estimates compare."""
 CALL = 30.0  # cycles
 SCALAR = 4.0  # cycles of an operation where no sketch makes vectors
-
-OF_SHARED = 0.5  # of the shared cache is there for a kernel's data
 
 LIGHT = 0.1  # cycles of a vector's sum, product, comparison in a register: besides its loads
 COSTLY = {

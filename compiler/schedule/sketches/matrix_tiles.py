@@ -41,6 +41,7 @@ from tunefarm.compiler.kernels.unpack_weights import SUMMED, UNPACKED
 from tunefarm.compiler.kernels.weight_words import WORD, word_product
 from tunefarm.compiler.loops.verify_tiles import TERM_BYTES
 from tunefarm.compiler.machine.amx_set_up import VECTOR_PALETTE, TilePalette
+from tunefarm.compiler.schedule.cycles import OF_SHARED
 from tunefarm.compiler.schedule.nest_shape import Counts, Loop, Nest, NestShape, Numbers
 from tunefarm.compiler.schedule.sketches.operand_copies import attached_axis, copying_steps
 from tunefarm.compiler.schedule.sketches.parallel_choices import (
@@ -73,7 +74,6 @@ from tunefarm.compiler.target import Target
 UNPACK_CYCLES = 6.0  # of a row of a tile that is unpacked: 32 weights (Emerald Rapids)
 SUM_CYCLES = 2.0  # of a row of sums that is stored, and read again by what follows
 NEAR_SHARE, FAR_SHARE = 0.5, 0.75  # of the first and the second cache, for what is to stay in it
-SHARED_SHARE = 0.5  # of the cache that cores share, for a kernel's data
 
 ORDERS = ("columns", "blocks")
 """What the outer one of the two loops over tiles goes along."""
@@ -313,7 +313,7 @@ class MatrixTileLoops:
         beyond = np.maximum(0.0, 1.0 - room / inside)
         data_again = np.where(within > 1, (blocks - 1.0) * beyond, 0.0)
         far = (again - 1.0) * constant + data_again * plane
-        is_near = constant + plane <= SHARED_SHARE * target.l3_bytes
+        is_near = constant + plane <= OF_SHARED * target.l3_bytes
         return np.asarray(far / np.where(is_near, machine.l3.read, machine.memory.read), np.float64)
 
     def shape_in(self, palette: TilePalette) -> NestShape:
