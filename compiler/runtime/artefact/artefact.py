@@ -89,6 +89,8 @@ from tunefarm.compiler.runtime.spec.executable_spec import (
     FunctionStep,
     LoopStep,
     aligned,
+    made_for,
+    needed_targets,
 )
 from tunefarm.compiler.runtime.spec.verify_spec import verify_spec
 from tunefarm.compiler.target import Target, host_target
@@ -124,7 +126,7 @@ def save(
             raise VerifyError(f"executable {variant.name}: its entry holds the seal of another one")
     parts = _PartList(shared=_is_of_several_targets((spec, *others)))
     variants = [
-        manifest_to_json(variant, parts.add(variant, _machine(variant) == _machine(spec)))
+        manifest_to_json(variant, parts.add(variant, made_for(variant) == made_for(spec)))
         for variant in (spec, *others)
     ]
     checked = parts.with_sums(variants)
@@ -393,11 +395,11 @@ def read_contents(path: str | PathLike[str]) -> Contents:
     """
     path = Path(path)
     opened, _ = _open(path)
-    machines = list(dict.fromkeys(map(_machine, opened.specs)))
+    machines = list(dict.fromkeys(map(made_for, opened.specs)))
     users: dict[int, set[tuple[Target, bool]]] = {}
     for spec, variant in zip(opened.specs, opened.index.variants, strict=True):
         for number in variant["parts"]:
-            users.setdefault(number, set()).add(_machine(spec))
+            users.setdefault(number, set()).add(made_for(spec))
     variants = []
     for machine in machines:
         own = shared = made = 0
@@ -410,7 +412,7 @@ def read_contents(path: str | PathLike[str]) -> Contents:
             else:
                 own += part.bytes
         variants.append(Variant(opened.programs(machine), own, shared, made))
-    needed = _needed(opened.specs)
+    needed = needed_targets(opened.specs)
     able = (number for number, machine in enumerate(machines) if can_run(needed[machine]))
     return Contents(digest_of(path), opened.index.parents, tuple(variants), next(able, None))
 
@@ -427,7 +429,7 @@ class _Opened:
 
     def programs(self, machine: tuple[Target, bool]) -> tuple[ExecutableSpec, ...]:
         """The programs for a CPU, with all their constants."""
-        found = [n for n, spec in enumerate(self.specs) if _machine(spec) == machine]
+        found = [n for n, spec in enumerate(self.specs) if made_for(spec) == machine]
         needed = {part for number in found for part in self.index.variants[number]["parts"]}
         made = sorted(needed - self.index.held)
         if not made:
@@ -688,16 +690,11 @@ def _problem(programs: Sequence[ExecutableSpec]) -> str:
             return "its programs have not the same lists and optionals"
     for number, program in enumerate(programs):
         for other in programs[:number]:
-            if _machine(other) != _machine(program):
+            if made_for(other) != made_for(program):
                 continue
             if not (other.guards and program.guards) or other.guards == program.guards:
                 return f"two programs are for {program.target.cpu} and the same sizes"
     return ""
-
-
-def _machine(program: ExecutableSpec) -> tuple[Target, bool]:
-    """What the programs have in common of which one runs for its sizes."""
-    return program.target, program.fallback
 
 
 def _ports(program: ExecutableSpec) -> tuple[list[tuple[str, DType, int]], list[tuple[str, DType]]]:
@@ -713,7 +710,7 @@ def _machine_here(
 
     Raises `ArtefactError` if there is none, naming what each needs.
     """
-    machines = list(_needed(programs).items())
+    machines = list(needed_targets(programs).items())
     if fallback:
         machines = machines[-1:]
     chosen = next((machine for machine, target in machines if can_run(target)), None)
@@ -722,16 +719,6 @@ def _machine_here(
     if chosen is None:
         raise _refusal([target for _, target in machines])
     return chosen
-
-
-def _needed(programs: Sequence[ExecutableSpec]) -> dict[tuple[Target, bool], Target]:
-    """What the programs for each machine need of it together: one may have matrix tiles."""
-    needed: dict[tuple[Target, bool], Target] = {}
-    for program in programs:
-        found = needed.setdefault(_machine(program), program.needed_target)
-        if len(program.needed_target.features) > len(found.features):
-            needed[_machine(program)] = program.needed_target
-    return needed
 
 
 def _refusal(targets: Sequence[Target]) -> ArtefactError:

@@ -24,7 +24,12 @@ from tunefarm.compiler.runtime.machine.cpu_features import checked_features, cpu
 from tunefarm.compiler.runtime.sizes.model_ports import ModelPort, ModelPorts
 from tunefarm.compiler.runtime.sizes.size_chain import CHOOSE_SYMBOL, RUN_SYMBOL, UPDATE_SYMBOL
 from tunefarm.compiler.runtime.sizes.size_state import NO_PROGRAM, WHOLE
-from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT, ExecutableSpec, aligned
+from tunefarm.compiler.runtime.spec.executable_spec import (
+    ALIGNMENT,
+    ExecutableSpec,
+    aligned,
+    needed_targets,
+)
 from tunefarm.compiler.runtime.spec.guards import sizes_text
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.signature import Equality, ResultSource
@@ -103,9 +108,8 @@ static int any(const int64_t *flags, size_t count)
 def implementation_text(interface: CInterface, programs: Sequence[ExecutableSpec]) -> str:
     """GNU C11 that defines the interface's functions; `interface` is that of the programs."""
     linked, foreign = linked_programs(programs), functions_code(interface, programs)
-    machines = list(dict.fromkeys((program.target, program.fallback) for program in programs))
-    features = [checked_features(target) for target, _ in machines]
-    lacking = _lacking([target for target, _ in machines])
+    needed = list(needed_targets(programs).values())
+    features, lacking = list(map(checked_features, needed)), _lacking(needed)
     start = "    pthread_once(&started, start_threads);\n" if interface.threads > 1 else ""
     checks, name, macro = _Checks(interface, programs), interface.name, interface.macro
     ports, const = interface.ports, "" if interface.is_dynamic else "const "

@@ -91,7 +91,7 @@ def _text(interface: CInterface, own: CKernels, program: LinkedProgram, start: s
         _functions(macro, own, place, program, start) for place in range(len(own.kernels))
     )
     return f"""
-{_tiles(program.spec.target, number)}
+{_tiles(program.spec.needed_target, number)}
 {sizes}
 
 static const struct {name}_kernel kernels_{number}[] = {{

@@ -53,7 +53,11 @@ from tunefarm.compiler.runtime.machine.toolchain import (
     run_tool,
 )
 from tunefarm.compiler.runtime.sizes.size_chain import chain_ir
-from tunefarm.compiler.runtime.spec.executable_spec import SIZES_SYMBOL, ExecutableSpec
+from tunefarm.compiler.runtime.spec.executable_spec import (
+    SIZES_SYMBOL,
+    ExecutableSpec,
+    needed_targets,
+)
 from tunefarm.compiler.target import baseline_target
 from tunefarm.compiler.types.chosen_sizes import choose_sizes
 from tunefarm.compiler.types.dtypes import DType
@@ -382,7 +386,7 @@ def export_library(
     interface = _interface(programs, name, kernels)
     header, library, example = library_files(interface.name)
     command = compile_command(interface.name, tools.command, _functions(interface))
-    targets = list(dict.fromkeys(program.target for program in programs))
+    targets = list(needed_targets(programs).values())
     texts = {
         header: header_text(interface, targets, command),
         example: example_text(interface),
@@ -437,7 +441,7 @@ def export_object(
     command = object_command(
         shlex.quote(target.name), interface.threads, tools.command, _functions(interface)
     )
-    targets = list(dict.fromkeys(program.target for program in programs))
+    targets = list(needed_targets(programs).values())
     texts = {f"{interface.name}.h": header_text(interface, targets, command)}
     try:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".tune-") as scratch:

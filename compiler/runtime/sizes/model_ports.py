@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from tunefarm.compiler.runtime.sizes.size_state import SizeState
-from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
+from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec, made_for
 from tunefarm.compiler.runtime.spec.guards import SizeGuard
 from tunefarm.compiler.runtime.spec.joined_signature import joined_signature
 from tunefarm.compiler.runtime.spec.ports import Port
@@ -152,10 +152,8 @@ class ModelPorts:
         signature = joined_signature(specs)
         axes, values = _observed(specs, signature)
         tables = _CallTables.of(specs, signature)
-        machines = list(dict.fromkeys((spec.target, spec.fallback) for spec in specs))
-        programs = tuple(
-            _program_sizes(spec, machines.index((spec.target, spec.fallback))) for spec in specs
-        )
+        machines = list(dict.fromkeys(map(made_for, specs)))
+        programs = tuple(_program_sizes(spec, machines.index(made_for(spec))) for spec in specs)
         inputs = _arrays("input", signature.inputs, specs, tables, 0)
         outputs = _arrays("output", signature.outputs, specs, tables, len(distinct(inputs)))
         state = SizeState.of(

@@ -322,6 +322,22 @@ class ExecutableSpec:
         return replace(self, structure=NO_STRUCTURE)
 
 
+def made_for(program: ExecutableSpec) -> tuple[Target, bool]:
+    """What programs have in common of which one runs for its sizes: the target, and whether they
+    are the fallback for CPUs that run no other."""
+    return program.target, program.fallback
+
+
+def needed_targets(programs: Sequence[ExecutableSpec]) -> dict[tuple[Target, bool], Target]:
+    """What the programs for each machine need of it together: one may have matrix tiles."""
+    needed: dict[tuple[Target, bool], Target] = {}
+    for program in programs:
+        found = needed.setdefault(made_for(program), program.needed_target)
+        if len(program.needed_target.features) > len(found.features):
+            needed[made_for(program)] = program.needed_target
+    return needed
+
+
 # Dense copies of tensors for custom operators: these know nothing of padding inside of a tensor.
 
 

@@ -173,11 +173,18 @@ def test_c_code_does_without_tiles_that_the_kernel_denies(
     assert run(tmp_path, "./a.out") == str(able)
 
 
-def test_c_library_says_what_tiles_need(tmp_path: Path) -> None:
+@pytest.mark.parametrize("numerics", ["u8 x i8", "direct"])
+def test_c_library_asks_for_tiles_where_narrow_numbers_are_multiplied(
+    numerics: str, tmp_path: Path
+) -> None:
     spec = compiled(renamed("x", "y"), tmp_path)
-    target = replace(spec.target, features=("amx-tile", *spec.target.features))
-    text = implementation_text(c_interface([spec], "tiled"), [replace(spec, target=target)])
-    assert "or its kernel does not permit matrix tiles: amx-tile" in text
+    plain = replace(spec.target.without_matrix_tiles(), features=("sse3",))
+    target = replace(plain, features=("sse3", "amx-tile", "amx-int8"))
+    kernels = tuple(replace(kernel, numerics=numerics) for kernel in spec.kernels)
+    tiled = replace(spec, target=target, kernels=kernels)
+    text = implementation_text(c_interface([tiled], "tiled"), [tiled])
+    asks = "or its kernel does not permit matrix tiles: sse3 amx-tile amx-int8" in text
+    assert asks == ("amx-tile" in text) == (numerics == "u8 x i8")
 
 
 def test_every_feature_that_vectors_need_is_checked() -> None:
