@@ -178,6 +178,26 @@ def taken(
     return with_axis(picked, axis, dims, graph)
 
 
+def shifted(
+    value: Value,
+    axis: int,
+    dims: Axis,
+    start: Dimension,
+    graph: GraphBuilder,
+    *,
+    step: int = 1,
+    outside: Value | None = None,
+) -> Value:
+    """Elements of an axis from `start` on, `step` apart; `dims` say which of them are there.
+
+    Where the value has none, there is 0, or the one element `outside`.
+    """
+    size, data = size_of(value.dims[axis]), as_whole(value, axis, graph)
+    vector, (first, end) = graph.vector_of((start, size))
+    attributes = {"axis": axis, "start": first, "extent": extent_of(dims), "step": step, "end": end}
+    return with_axis(graph.emit("shift", data, vector, outside, **attributes), axis, dims, graph)
+
+
 def nothing(value: Value, axis: int, graph: GraphBuilder) -> Value:
     """No elements of an axis: what a Concat leaves out."""
     shape = (*value.shape[:axis], 0, *value.shape[axis + 1 :])
@@ -204,7 +224,7 @@ def window(
         starts[axis], steps[axis] = start, step
         part = graph.emit("slice", data, starts=tuple(starts), steps=tuple(steps), shape=shape)
         return with_axis(part, axis, dims, graph)
-    return taken(value, axis, moved(most, start, step, graph), dims, graph, there=True)
+    return shifted(value, axis, dims, start, graph, step=step)
 
 
 @padded_form("concat")
@@ -222,33 +242,15 @@ def _concat(
         joined = graph.emit("concat", *(as_whole(part, axis, graph) for part in parts), axis=axis)
         return with_axis(joined, axis, ((total, joined.shape[axis]),), graph)
     extent = bounds_of(total)[1]
-    places = positions(extent, graph)
-    result = _shifted(parts[-1], axis, extent, ends[-2], graph)
-    for number in range(len(parts) - 2, -1, -1):
-        start = ends[number - 1] if number else 0
-        part = _shifted(parts[number], axis, extent, start, graph)
-        before = graph.emit("less", places, graph.size(ends[number]))
-        condition = along(before, axis, part.rank, graph)
-        result = graph.emit("where", condition, part, result)
-    if result.shape[axis] != extent:  # the parts have one element each
-        raise graph.refusal("a concatenation of parts that may be missing", parts)
+    sizes, numbers = graph.vector_of(ends[:-1])
+    first, *others = (as_whole(part, axis, graph) for part in parts)
+    if first.shape[axis] < extent:  # of a cache, whose place may be as long
+        pads = [0] * (2 * first.rank)
+        pads[first.rank + axis] = extent - first.shape[axis]
+        first = graph.emit("pad", first, pads=tuple(pads))
+    result = graph.emit("ragged_concat", sizes, first, *others, axis=axis, ends=numbers)
     # What lies behind is 0, so that nobody has to copy the whole for it.
     return graph.padded.filled(with_axis(result, axis, ((total, extent),), graph), axis, "zero")
-
-
-def _shifted(part: Value, axis: int, extent: int, start: Dimension, graph: GraphBuilder) -> Value:
-    """A part as long as the whole, whose elements begin at `start`; what lies outside is anything.
-
-    A single element stands for all: it broadcasts.
-    """
-    data, own = as_whole(part, axis, graph), part.shape[axis]
-    if own == 1:
-        return data
-    if start == 0 and own <= extent:
-        pads = [0] * (2 * data.rank)
-        pads[data.rank + axis] = extent - own
-        return graph.emit("pad", data, pads=tuple(pads)) if own < extent else data
-    return graph.emit("gather", data, moved(extent, -start, 1, graph), axis=axis)
 
 
 @padded_form("pad")
@@ -291,6 +293,14 @@ def pad_axis(
     if extent < 1:
         raise graph.refusal(f"padding by {pads[0]} and {pads[1]} may leave nothing", [data])
     dims: Axis = ((total, extent),)
+    if mode == "constant":
+        value = content if isinstance(content, Value) else graph.scalar(content, data.dtype)
+        is_zero = value.array is not None and not value.array.any()
+        outside = None if is_zero else graph.reshape(value, ())
+        result = shifted(data, axis, dims, -begin, graph, outside=outside)
+        if is_zero:
+            graph.padded.fills(result, axis, "zero")
+        return result
     places = moved(extent, -begin, 1, graph)
     last = graph.size(size - 1)
     if mode == "edge":
@@ -301,16 +311,7 @@ def pad_axis(
         period = graph.emit("max", graph.size(2 * size - 2), graph.scalar(1, DType.I64))
         around = graph.emit("mod", places, period)
         places = graph.emit("min", around, graph.emit("sub", period, around))
-    picked = taken(data, axis, places, dims, graph)
-    if mode != "constant":
-        return picked
-    zero = graph.scalar(0, DType.I64)
-    inside = graph.emit(
-        "and", graph.emit("greater_equal", places, zero), graph.emit("less_equal", places, last)
-    )
-    outside = content if isinstance(content, Value) else graph.scalar(content, data.dtype)
-    condition = with_axis(along(inside, axis, data.rank, graph), 0, dims, graph)
-    return graph.emit("where", condition, picked, graph.reshape(outside, ()))
+    return taken(data, axis, places, dims, graph)
 
 
 def from_start(places: Value, sizes: Sequence[Dimension], graph: GraphBuilder) -> Value:

@@ -344,6 +344,32 @@ def _filled() -> Iterator[Case]:
     yield case("outer", "fill", [x, _ints(1)], outer, axis=1, number=0, inner=3)
 
 
+def _shifts() -> Iterator[Case]:
+    for dtype in ALL:
+        x, value = array(3, (2, 7, 5), dtype), np.array(1, dtype)
+        for start, step, end in ((2, 1, 7), (-3, 1, 7), (1, 2, 6), (6, -2, 7), (-9, 1, 7)):
+            for given in (None, value):
+                shifted = np.full((2, 9, 5), 0 if given is None else given, dtype)
+                places = start + step * np.arange(9)
+                there = (places >= 0) & (places < end)
+                shifted[:, there] = x[:, places[there]]
+                name = f"{dtype}-{start}-{step}-{given}"
+                numbers = {"start": 1, "end": 2, "extent": 9, "step": step}
+                operands = [x, _ints(99, start, end), given]
+                yield case(name, "shift", operands, _constant(shifted), axis=1, **numbers)
+        parts = [array(seed, (2, extent, 3), dtype) for seed, extent in enumerate((11, 1, 6))]
+        for sizes in ((4, 1, 6), (0, 1, 2), (3, 0, 5), (2, 0, 0)):
+            joined = np.zeros((2, 11, 3), dtype)
+            taken = [part[:, :size] for part, size in zip(parts, sizes, strict=True)]
+            joined[:, : sum(sizes)] = np.concatenate(taken, axis=1)
+            beyond = sum(sizes) + np.arange(6 - sizes[2])
+            joined[:, beyond] = parts[2][:, sizes[2] :]  # what is there of the last part
+            operands = [_ints(sizes[0], sizes[0] + sizes[1]), *parts]
+            name, ends = f"{dtype}-{sizes}", (0, 1)
+            expected = _constant(joined)
+            yield case(name, "ragged_concat", operands, expected, axis=1, ends=ends)
+
+
 def movement_cases() -> list[Case]:
     """All cases of this file."""
     return [
@@ -360,4 +386,5 @@ def movement_cases() -> list[Case]:
         *_rotaries(),
         *_depth_and_space(),
         *_filled(),
+        *_shifts(),
     ]
