@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.kernel_stages import KernelSchedule
@@ -12,6 +12,7 @@ from tunefarm.compiler.kernels.calls_in_run import calls_in_run
 from tunefarm.compiler.kernels.count_work import kernel_flops
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram
 from tunefarm.compiler.llvm.compile_kernel import CompiledKernel
+from tunefarm.compiler.plan.sizes.dense_arguments import dense_inputs
 from tunefarm.compiler.runtime.artefact.seal import part_digests
 from tunefarm.compiler.runtime.planning.memory_plan import MemoryPlan, outputs_in_place
 from tunefarm.compiler.runtime.planning.pack_constants import PackedConstants
@@ -26,7 +27,7 @@ from tunefarm.compiler.runtime.spec.guards import SizeGuard
 from tunefarm.compiler.runtime.spec.kernel_report import KernelReport
 from tunefarm.compiler.schedule.spaces import SpaceCache
 from tunefarm.compiler.types.numerics import Algorithm
-from tunefarm.compiler.types.signature import fixed_signature
+from tunefarm.compiler.types.signature import Signature, fixed_signature
 from tunefarm.compiler.types.tensor_type import TensorType
 
 
@@ -73,13 +74,22 @@ def assemble_spec(
         structure=graph.structure,
         metadata=graph.metadata,
         guards=guards,
-        signature=graph.signature or fixed_signature(inputs, outputs),
+        signature=_read_dense(graph.signature, program) or fixed_signature(inputs, outputs),
         functions=function_links(program),
         operands=tuple(_operands(calls[0]) for calls in program.kernel_calls().values()),
         in_place=outputs_in_place(program, memory),
         packings=parts.constants.packings,
         machine=spaces.target.machine.digest,
     )
+
+
+def _read_dense(signature: Signature | None, program: KernelProgram) -> Signature | None:
+    """The signature, which says of inputs that kernels read them as they lie."""
+    if signature is None:
+        return None
+    dense = dense_inputs(program)
+    ports = (replace(port, read_dense=port.name in dense) for port in signature.inputs)
+    return replace(signature, inputs=tuple(ports))
 
 
 def _reports(

@@ -34,6 +34,7 @@ from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
 from tunefarm.compiler.plan.fusion.group_kernels import GroupKernels, MadeKernels
 from tunefarm.compiler.plan.optimise import PASS_NAMES, optimise_for
+from tunefarm.compiler.plan.sizes.dense_arguments import dense_arguments
 from tunefarm.compiler.plan.sizes.end_sums import end_sums
 from tunefarm.compiler.plan.sizes.live_extents import (
     limit_kernels,
@@ -67,6 +68,7 @@ STAGES = (
     "extract_kernels",
     "live_extents",
     "pitch_rows",
+    "dense_arguments",
     "small_image_variant",  # of builds that take no records
     "choose_schedules",
     *KERNEL_STAGES,  # each kernel by itself
@@ -223,6 +225,7 @@ def _to_kernels(
     )
     program = stages.run("live_extents", lambda: _limited(program, graph))
     program = stages.run("pitch_rows", lambda: pitch_rows(program, target))
+    program = stages.run("dense_arguments", lambda: dense_arguments(program, graph.signature))
     return without_computed_sizes(graph), program
 
 

@@ -26,7 +26,7 @@ from tunefarm.compiler.expr.nodes import (
 )
 from tunefarm.compiler.expr.parts import conjuncts
 from tunefarm.compiler.expr.walk import axes_of, loads
-from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.kernel import DensePitch, FusedKernel
 from tunefarm.compiler.kernels.stage import Stage
 from tunefarm.compiler.types.dtypes import DType
 
@@ -55,7 +55,9 @@ def inputs_kept(kernel: FusedKernel) -> tuple[int, ...]:
     return tuple(
         number
         for number, buffer in enumerate(kernel.inputs)
-        if buffer.name in kept and (buffer.dtype, buffer.shape) == (output.dtype, output.shape)
+        if buffer.name in kept
+        and (buffer.dtype, buffer.shape) == (output.dtype, output.shape)
+        and not isinstance(buffer.pitch, DensePitch)
     )
 
 

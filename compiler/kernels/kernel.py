@@ -59,6 +59,34 @@ class RowPitch:
 
 
 @dataclass(frozen=True, slots=True)
+class DensePitch:
+    """How far apart the elements of an array lie that is dense at the sizes of the run.
+
+    There are as many of an axis as the element of `sizes` says whose number stands in `numbers`,
+    all `extents` of it where that is None. What is behind those does not exist, and nothing reads
+    it: the memory may end there.
+    """
+
+    extents: tuple[int, ...]
+    sizes: str
+    numbers: tuple[int | None, ...]
+
+    def there(self, sizes: Mapping[str, Array]) -> tuple[int, ...]:
+        """The true shape for these sizes, by input."""
+        return tuple(
+            extent if number is None else int(sizes[self.sizes][number])
+            for extent, number in zip(self.extents, self.numbers, strict=True)
+        )
+
+    def fits(self, shape: Sequence[int]) -> bool:
+        """Whether these are the axes of a shape."""
+        return tuple(shape) == self.extents
+
+
+Pitch: TypeAlias = RowPitch | DensePitch
+
+
+@dataclass(frozen=True, slots=True)
 class Buffer:
     """An input of a kernel; `constant` says that its contents are known when the model is built."""
 
@@ -66,7 +94,7 @@ class Buffer:
     dtype: DType
     shape: tuple[int, ...]
     constant: bool = False
-    pitch: RowPitch | None = None
+    pitch: Pitch | None = None
 
     @property
     def type(self) -> TensorType:
@@ -115,9 +143,9 @@ class FusedKernel:
     pitch: RowPitch | None = None
 
     @property
-    def pitches(self) -> dict[str, RowPitch]:
+    def pitches(self) -> dict[str, Pitch]:
         """The pitches of inputs and of the output, by name."""
-        found = {buffer.name: buffer.pitch for buffer in self.inputs}
+        found: dict[str, Pitch | None] = {buffer.name: buffer.pitch for buffer in self.inputs}
         found[self.output.name] = self.pitch
         return {name: pitch for name, pitch in found.items() if pitch is not None}
 

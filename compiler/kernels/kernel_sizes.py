@@ -16,7 +16,7 @@ import numpy.typing as npt
 from tunefarm.compiler.expr.affine import Ranges, expr_range
 from tunefarm.compiler.expr.nodes import Binary, Const, Index, Load
 from tunefarm.compiler.expr.walk import postorder
-from tunefarm.compiler.kernels.kernel import FusedKernel, RowPitch
+from tunefarm.compiler.kernels.kernel import DensePitch, FusedKernel, Pitch, RowPitch
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import Array
 
@@ -35,7 +35,12 @@ def greatest_sizes(kernel: FusedKernel) -> dict[str, dict[int, int]]:
     for limit in kernel.limits:
         note(limit.sizes, limit.number, limit.extent)
     for pitch in kernel.pitches.values():
-        note(pitch.sizes, pitch.number, pitch.extent)
+        if isinstance(pitch, RowPitch):
+            note(pitch.sizes, pitch.number, pitch.extent)
+            continue
+        for place, extent in zip(pitch.numbers, pitch.extents, strict=True):
+            if place is not None:
+                note(pitch.sizes, place, extent)
     names = {b.name for b in kernel.inputs if b.dtype is DType.I64 and len(b.shape) == 1}
     for stage in kernel.stages if names else ():
         axes = (*stage.axes, *stage.reduce_axes)
@@ -136,11 +141,16 @@ def needed_elements(
     return needed
 
 
-def as_stored(array: Array, pitch: RowPitch | None, sizes: Mapping[str, Array]) -> Array:
+def as_stored(array: Array, pitch: Pitch | None, sizes: Mapping[str, Array]) -> Array:
     """A tensor's elements, at its bounds, as they lie in memory for these sizes (by input).
 
-    Of the same shape; itself where all rows lie at the bounds.
+    Of the same shape; itself where all of them lie at the bounds.
     """
+    if isinstance(pitch, DensePitch):
+        there = array[tuple(map(slice, pitch.there(sizes)))]
+        stored = np.empty_like(array)
+        stored.reshape(-1)[: there.size] = there.reshape(-1)
+        return stored
     if pitch is None or pitch.columns(sizes) == pitch.extent:
         return array
     stored = np.array(array)

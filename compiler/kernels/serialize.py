@@ -27,7 +27,14 @@ from typing import Any
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.expr.nodes import Binary, Cast, Const, Expr, Index, Load, Select, Unary
 from tunefarm.compiler.expr.walk import children, postorder
-from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel, RowPitch, ValidExtent
+from tunefarm.compiler.kernels.kernel import (
+    Buffer,
+    DensePitch,
+    FusedKernel,
+    Pitch,
+    RowPitch,
+    ValidExtent,
+)
 from tunefarm.compiler.kernels.stage import Axis, Stage
 from tunefarm.compiler.types.dtypes import DType
 
@@ -128,7 +135,9 @@ def kernel_to_json(kernel: FusedKernel) -> dict[str, Any]:
     }
 
 
-def _pitch_to_json(pitch: RowPitch) -> list[str | int]:
+def _pitch_to_json(pitch: Pitch) -> list[Any]:
+    if isinstance(pitch, DensePitch):
+        return [list(pitch.extents), pitch.sizes, list(pitch.numbers)]
     *plain, multiple = astuple(pitch)
     return [*plain, multiple] if multiple > 1 else plain
 
@@ -177,11 +186,19 @@ def _kernel_from_json(value: Mapping[str, Any]) -> FusedKernel:
     )
     sizes = tuple(int(size) for size in value.get("sizes", ()))
     name, anchor, leaves = str(value["name"]), str(value["anchor"]), "leaves_rest" in value
-    pitch = _pitch(value["pitch"]) if "pitch" in value else None
+    pitch = _row_pitch(value["pitch"]) if "pitch" in value else None
     return FusedKernel(name, inputs, stages, anchor, limits, sizes, leaves, pitch)
 
 
-def _pitch(value: Sequence[Any]) -> RowPitch:
+def _pitch(value: Sequence[Any]) -> Pitch:
+    if not isinstance(value[0], Sequence):
+        return _row_pitch(value)
+    extents, sizes, numbers = value
+    there = (None if number is None else int(number) for number in numbers)
+    return DensePitch(_extents(extents), str(sizes), tuple(there))
+
+
+def _row_pitch(value: Sequence[Any]) -> RowPitch:
     column, extent, rows, sizes, *numbers = value
     return RowPitch(int(column), int(extent), int(rows), str(sizes), *map(int, numbers))
 

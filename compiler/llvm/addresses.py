@@ -10,15 +10,24 @@ variable of its own, and so is each variable that is multiplied by it (`PitchedR
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from tunefarm.compiler.expr.affine import Affine, Atom, Ranges, affine, expr_range, rejoined
+from tunefarm.compiler.expr.affine import (
+    Affine,
+    Atom,
+    Ranges,
+    affine,
+    affine_range,
+    expr_range,
+    rejoined,
+)
 from tunefarm.compiler.expr.nodes import Expr, Load, binary, index
 from tunefarm.compiler.expr.walk import axes_of
-from tunefarm.compiler.kernels.kernel import RowPitch
+from tunefarm.compiler.kernels.kernel import DensePitch, RowPitch
 from tunefarm.compiler.llvm.writer import FunctionWriter, Value
 from tunefarm.compiler.loops.ir import Carry, Dot, Memory, Store, TileStore, Update
 
@@ -28,12 +37,23 @@ _Forms: TypeAlias = dict[int, tuple[_Access, Affine, tuple[tuple[str, int], ...]
 that varies with unrolled variables."""
 
 
+class DenseStride(NamedTuple):
+    """Of an array that is dense at run time: how far apart the elements of an axis are."""
+
+    pitch: DensePitch
+    axis: int
+
+
+_Stride: TypeAlias = RowPitch | DenseStride
+"""A number of elements that only the run knows: from row to row, or along an axis."""
+
+
 class PitchedRows(NamedTuple):
     """What a term of an address stands for: so many rows as `variable` says, or one where it is
     None."""
 
     variable: str | None
-    pitch: RowPitch
+    pitch: _Stride
 
 
 class Surrounding:
@@ -156,6 +176,14 @@ class Addresses:
         memory = self.storages[access.buffer].memory
         pitch = memory.pitch
         result = Affine(0, ())
+        if isinstance(pitch, DensePitch):
+            for axis, item in enumerate(access.indices):
+                form = affine(item, ranges)
+                if all(number is None for number in pitch.numbers[axis + 1 :]):
+                    result = result.plus(form, math.prod(pitch.extents[axis + 1 :]))
+                else:
+                    result = result.plus(self._pitched(form, DenseStride(pitch, axis)))
+            return rejoined(result, ranges)
         stride = 1
         for extent, item in zip(reversed(memory.shape), reversed(access.indices), strict=True):
             form = affine(item, ranges)
@@ -166,12 +194,22 @@ class Addresses:
             stride *= extent
         return rejoined(result, ranges)
 
+    def is_inside(self, load: Load) -> bool:
+        """Whether memory has what is read, wherever the loops are and whatever guards say."""
+        memory = self.storages[load.buffer].memory
+        if isinstance(memory.pitch, DensePitch):
+            return False  # it may end at any size
+        spans = (affine_range(affine(item, self.ranges), self.ranges) for item in load.indices)
+        return all(
+            low >= 0 and high < most for (low, high), most in zip(spans, memory.shape, strict=True)
+        )
+
     def _variable_of(self, name: str) -> str | None:
         """The loop variable of a term, which may be multiplied by a pitch; None of a row alone."""
         found = self._rows.get(name)
         return name if found is None else found.variable
 
-    def _term(self, variable: str | None, pitch: RowPitch) -> str:
+    def _term(self, variable: str | None, pitch: _Stride) -> str:
         """The name of a variable that is multiplied by a pitch, or of the pitch alone."""
         rows = PitchedRows(variable, pitch)
         known = self._names_of_rows.get(rows)
@@ -180,7 +218,7 @@ class Addresses:
             self._rows[known] = rows
         return known
 
-    def _pitched(self, form: Affine, pitch: RowPitch) -> Affine:
+    def _pitched(self, form: Affine, pitch: _Stride) -> Affine:
         """So many rows in elements. Of lanes, which are no single number, as an expression."""
         row = self._term(None, pitch)
         terms: list[tuple[Atom, int]] = [(row, form.constant)] if form.constant else []
@@ -192,13 +230,15 @@ class Addresses:
                 terms.append((binary("mul", value, index(row)), coefficient))
         return Affine(0, tuple(terms))
 
-    def _row(self, pitch: RowPitch, factor: int = 1) -> str:
+    def _row(self, pitch: _Stride, factor: int = 1) -> str:
         """Elements from one row to the next, times a number, as an operand."""
         key = ("row", pitch, factor)
         known = self.writer.bodies[0].cache.get(key)
         if known is None:
             if factor == 1:
-                known = self._row_of(pitch)
+                known = (
+                    self._row_of(pitch) if isinstance(pitch, RowPitch) else self._stride_of(pitch)
+                )
             else:
                 known = self.writer.emit_in(0, f"mul nsw i64 {self._row(pitch)}, {factor}")
             self.writer.bodies[0].cache[key] = known
@@ -221,6 +261,20 @@ class Addresses:
             within = emit(f"icmp {test} i64 {columns}, {end}")
             columns = emit(f"select i1 {within}, i64 {columns}, i64 {end}")
         return emit(f"mul nsw i64 {columns}, {pitch.column}")
+
+    def _stride_of(self, stride: DenseStride) -> str:
+        """The product of what there is of the axes within."""
+        pitch, within = stride.pitch, slice(stride.axis + 1, None)
+        sizes = self.storages[pitch.sizes].pointer
+        factor, value = 1, ""
+        for number, extent in zip(pitch.numbers[within], pitch.extents[within], strict=True):
+            if number is None:
+                factor *= extent
+                continue
+            place = self.writer.emit_in(0, f"getelementptr inbounds i64, ptr {sizes}, i64 {number}")
+            size = self.writer.emit_in(0, f"load i64, ptr {place}, align 8")
+            value = self.writer.emit_in(0, f"mul nsw i64 {value}, {size}") if value else size
+        return self.writer.emit_in(0, f"mul nsw i64 {value}, {factor}")
 
     @contextmanager
     def fixed(self, variable: str, value: int) -> Iterator[None]:

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tunefarm.compiler.expr.affine import Affine, affine, affine_range, decide, expr_range
+from tunefarm.compiler.expr.affine import Affine, affine, affine_range, decide
 from tunefarm.compiler.expr.instructions import type_of
 from tunefarm.compiler.expr.nodes import Const, Expr, Load, Select
 from tunefarm.compiler.expr.packed_fields import PackedField, packed_field, wide_byte
 from tunefarm.compiler.expr.walk import axes_of
+from tunefarm.compiler.kernels.kernel import DensePitch
 from tunefarm.compiler.llvm import scalar_ops
 from tunefarm.compiler.llvm.addresses import Addresses
 from tunefarm.compiler.llvm.byte_tables import BytePermuter
@@ -375,17 +376,15 @@ class WordEmitter:
         for item, extent in zip(reversed(load.indices), reversed(memory.shape), strict=True):
             form = form.plus(affine(item, ranges), stride)
             stride *= extent
+            if isinstance(memory.pitch, DensePitch):
+                return
             if memory.pitch is not None and stride > memory.pitch.column:
                 return
             yield *affine_range(form, ranges), stride
 
     def _is_inside(self, load: Load) -> bool:
         """All lanes read what there is, those that are masked too."""
-        if self.expressions.active is None:
-            return True
-        shape = self.addresses.storages[load.buffer].memory.shape
-        spans = [expr_range(item, self.addresses.ranges) for item in load.indices]
-        return all(low >= 0 and high < most for (low, high), most in zip(spans, shape, strict=True))
+        return self.expressions.active is None or self.addresses.is_inside(load)
 
 
 def word_of(bits: int) -> Value:

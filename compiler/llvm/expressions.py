@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from tunefarm.compiler.expr.affine import Affine, affine, affine_range, decide, expr_range
+from tunefarm.compiler.expr.affine import Affine, affine, decide, expr_range
 from tunefarm.compiler.expr.instructions import literal, type_of
 from tunefarm.compiler.expr.nodes import (
     Binary,
@@ -301,14 +301,7 @@ class ExpressionEmitter(LoadEmitter):
 
     def _is_safe(self, expr: Expr) -> bool:
         """Whether all loads of `expr` are within their buffers wherever the loops are."""
-        ranges, storages = self.addresses.ranges, self.addresses.storages
-        for load in loads(expr):
-            shape = storages[load.buffer].memory.shape
-            for item, extent in zip(load.indices, shape, strict=True):
-                low, high = affine_range(affine(item, ranges), ranges)
-                if low < 0 or high >= extent:
-                    return False
-        return True
+        return all(map(self.addresses.is_inside, loads(expr)))
 
     def _under(self, condition: Value, expr: Expr) -> Value:
         """The value of `expr` where `condition` holds; its loads are guarded by it if need be."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import NamedTuple
 
-from tunefarm.compiler.expr.affine import Affine, Atom, expr_range
+from tunefarm.compiler.expr.affine import Affine, Atom
 from tunefarm.compiler.expr.instructions import literal, suffix_of, type_of
 from tunefarm.compiler.expr.nodes import Load
 from tunefarm.compiler.expr.walk import axes_of
@@ -208,10 +208,7 @@ class LoadEmitter:
         """
         if self.mask is None and self.active is None:
             return None
-        shape = self.addresses.storages[node.buffer].memory.shape
-        spans = [expr_range(item, self.addresses.ranges) for item in node.indices]
-        inside = (low >= 0 and high < most for (low, high), most in zip(spans, shape, strict=True))
-        return None if all(inside) else self.both(self.mask, self.active)
+        return None if self.addresses.is_inside(node) else self.both(self.mask, self.active)
 
     def both(self, mask: Value | None, other: Value | None) -> Value | None:
         """The lanes of both masks; None is all of them."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from tunefarm.compiler.expr.affine import Affine, affine, affine_range, expr_range
 from tunefarm.compiler.expr.nodes import Binary, Const, Expr, Index, Load, Select
 from tunefarm.compiler.expr.walk import axes_of, loads, transform
+from tunefarm.compiler.kernels.kernel import DensePitch
 from tunefarm.compiler.loops.ir import (
     Allocate,
     Body,
@@ -51,7 +52,11 @@ def hoist_positions(nest: LoopNest) -> LoopNest:
     """
     if not any(_reads_elsewhere(item) for item in walk(nest.body)):
         return nest
-    shapes = {memory.name: memory.shape for memory in nest.inputs}
+    shapes = {
+        memory.name: memory.shape
+        for memory in nest.inputs
+        if not isinstance(memory.pitch, DensePitch)  # which may end at any size
+    }
     hoister = _Hoister(shapes)
     body = hoister.body(nest.body, (), {}, guarded=False)
     return replace(nest, body=body) if hoister.found else nest

@@ -13,7 +13,7 @@ from operator import is_
 from typing import TypeAlias
 
 from tunefarm.compiler.expr.nodes import Expr, Load
-from tunefarm.compiler.kernels.kernel import RowPitch
+from tunefarm.compiler.kernels.kernel import Pitch
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import TensorType
 
@@ -38,12 +38,12 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A buffer: a parameter of the kernel, whose rows may have a `pitch`, or an allocation."""
+    """A buffer: a parameter of the kernel, which may have a `pitch`, or an allocation."""
 
     name: str
     dtype: DType
     shape: tuple[int, ...]
-    pitch: RowPitch | None = None
+    pitch: Pitch | None = None
 
     @property
     def type(self) -> TensorType:

@@ -13,7 +13,7 @@ loops and conditions around it keep within the pitch stays as it is: nearly all 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 
 from tunefarm.compiler.errors import ScheduleError
@@ -60,13 +60,14 @@ def separate_rows(nest: LoopNest) -> LoopNest:
     pitches = {m.name: m.pitch for m in (*nest.inputs, nest.output) if m.pitch is not None}
     if pitches:
         _check_tiles(nest, pitches)
-    if nest.output.pitch is None:
+    pitch = nest.output.pitch
+    if not isinstance(pitch, RowPitch):
         return nest
-    rows = _Rows(nest.output, nest.output.pitch)
+    rows = _Rows(nest.output, pitch)
     return replace(nest, body=rows.body(nest.body, {}, ()))
 
 
-def _check_tiles(nest: LoopNest, pitches: dict[str, RowPitch]) -> None:
+def _check_tiles(nest: LoopNest, pitches: Container[str]) -> None:
     for statement in walk(nest.body):
         if isinstance(statement, TileLoad):
             buffer = statement.source.buffer

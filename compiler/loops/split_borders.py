@@ -30,7 +30,7 @@ from tunefarm.compiler.expr.nodes import (
 )
 from tunefarm.compiler.expr.parts import conjuncts
 from tunefarm.compiler.expr.walk import axes_of, loads, substitute
-from tunefarm.compiler.kernels.kernel import ValidExtent
+from tunefarm.compiler.kernels.kernel import DensePitch, ValidExtent
 from tunefarm.compiler.loops.demand_analysis import DemandAnalysis, Place, assumed
 from tunefarm.compiler.loops.ir import (
     Allocate,
@@ -83,7 +83,7 @@ def split_borders(
     """
     places = DemandAnalysis(nest, ()).places
     stores = [place for place in places.values() if place.statement.buffer == nest.output.name]
-    if not stores or _is_used_otherwise(nest):
+    if not stores or _is_used_otherwise(nest) or _ends_at_sizes(nest):
         return nest, tuple(limits), ()
     borders: list[_Border] = []
     left = list(limits)
@@ -101,6 +101,11 @@ def split_borders(
     body = _without(nest.body, {id(p.statement): _assumed(p, borders) for p in stores})
     made = (_filled(nest.output, border, limits) for border in borders)
     return replace(nest, body=body), tuple(left), tuple(filling for one in made for filling in one)
+
+
+def _ends_at_sizes(nest: LoopNest) -> bool:
+    """Whether an input may end where sizes do, so that selects keep tiles from reading on."""
+    return any(isinstance(memory.pitch, DensePitch) for memory in nest.inputs)
 
 
 def _is_used_otherwise(nest: LoopNest) -> bool:

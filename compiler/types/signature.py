@@ -36,7 +36,8 @@ class SizedPort:
     `shape` is the true one, of numbers and sizes. The graph's value of that name is padded: for
     each axis `padded` has its factors, from the outermost to the innermost, each a true size and
     the extent that it is padded to; an axis of one factor that is a number is as it is. An axis of
-    several factors, such as rows of a batch of sentences, has padding inside.
+    several factors, such as rows of a batch of sentences, has padding inside. Of an input that is
+    `read_dense` kernels read the caller's array as it lies, whose rows are copied nowhere.
 
     `others` are shapes of other ranks that an output has at other sizes. A graph's port has none:
     they are those of several programs together, of which `shape` is the largest.
@@ -47,6 +48,7 @@ class SizedPort:
     shape: tuple[Dimension, ...]
     padded: Dims
     others: tuple[tuple[Dimension, ...], ...] = ()
+    read_dense: bool = False
 
     @property
     def type(self) -> TensorType:

@@ -108,7 +108,8 @@ def _dims_to_json(dims: Dims) -> list[Any]:
 
 def _port_to_json(port: SizedPort) -> list[Any]:
     shape = [_to_json(axis) for axis in port.shape]
-    return [port.name, str(port.dtype), shape, _dims_to_json(port.padded)]
+    dense = [True] if port.read_dense else []
+    return [port.name, str(port.dtype), shape, _dims_to_json(port.padded), *dense]
 
 
 def _source_to_json(source: Source) -> list[Any]:
@@ -141,8 +142,9 @@ class _Reader:
         self._symbols = symbols
 
     def port(self, data: Sequence[Any]) -> SizedPort:
-        name, dtype, shape, padded = data
-        return SizedPort(str(name), DType(dtype), self.dimensions(shape), self.dims(padded))
+        name, dtype, shape, padded, *dense = data
+        sizes, dims = self.dimensions(shape), self.dims(padded)
+        return SizedPort(str(name), DType(dtype), sizes, dims, read_dense=bool(dense))
 
     def dims(self, data: Sequence[Any]) -> Dims:
         return tuple(

@@ -47,6 +47,7 @@ class Room:
     grows: bool
     factors: tuple[Dimension, ...]
     factor_strides: tuple[int, ...]
+    read_dense: bool
 
 
 @frozen
@@ -250,6 +251,7 @@ def _room(kind: str, number: int, spec: ExecutableSpec) -> Room:
         kind == "output" and bool(port.symbols) and any(_feeds(port, input) for input in inputs),
         tuple(true for true, _ in factors),
         _strides([extent for _, extent in factors], itemsize),
+        port.read_dense,
     )
 
 

@@ -168,7 +168,7 @@ class _PortFactsCode:
         self._store(count, place.bytes)
         if port.kind == "output":
             way = self._way_out(room, way, count)
-        way = self._select(whole, Way.WHOLE, way)
+        way = str(int(Way.WHOLE)) if room.read_dense else self._select(whole, Way.WHOLE, way)
         self._store(str(int(Way.LATE)) if room.late else way, place.way)
 
     def _way_out(self, room: Room, way: str, count: str) -> str:

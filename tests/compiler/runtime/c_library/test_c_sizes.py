@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.compiler.frontend.onnx_models import model, node, tensor
 from tests.compiler.graph.graph_helpers import GraphMaker
 from tests.compiler.runnable_targets import unlike_any
 from tests.compiler.runtime.c_models import STRICT, Library, cc, compile_example, run
@@ -31,6 +32,7 @@ from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.runtime.spec.guards import SizeGuard
 from tunefarm.compiler.target import Target, baseline_target, host_target
+from tunefarm.compiler.types.extents import Shapes
 from tunefarm.compiler.types.tensor_type import Array
 
 RNG = np.random.default_rng(5)
@@ -65,6 +67,23 @@ def test_library_gives_what_the_executable_gives(
         found = library.run(inputs)
         for name, array in executable.run(inputs).items():
             np.testing.assert_array_equal(found[name], array)
+
+
+def image_graph() -> Graph:
+    """An image that kernels read where the caller has it: its places have 4 KB and more."""
+    relu = node("Relu", "x", "a"), node("Neg", "x", "b"), node("Add", "a b")
+    shapes: Shapes = {"n": ("1..2",), "h": ("1..24",), "w": ("1..24",)}
+    return import_model_proto(model(relu, [tensor("x", ["n", 3, "h", "w"])]), shapes)
+
+
+@pytest.mark.parametrize("offset", [0, 1, 4])
+def test_library_reads_dense_arguments_at_any_address(offset: int, tmp_path: Path) -> None:
+    spec = compile_model(image_graph()).spec
+    assert all(port.read_dense for port in spec.signature.inputs)
+    library = library_of([spec], tmp_path)
+    for shape in ((1, 3, 1, 1), (2, 3, 24, 5), (1, 3, 17, 24), (2, 3, 24, 24)):
+        x = drawn(*shape)
+        np.testing.assert_array_equal(library.run({"x": x}, offset)["y"], np.maximum(x, 0) - x)
 
 
 def test_sizes_that_do_not_fit_are_refused_with_a_text(tmp_path: Path) -> None:
