@@ -50,10 +50,15 @@ class BlockedUse:
 
 @dataclass(frozen=True, slots=True)
 class BlockedForm:
-    """A node on blocked data: its layout, and the number in the padding lanes of its result."""
+    """A node on blocked data: its layout, and the number in the padding lanes of its result.
+
+    One that `copies` costs a pass over memory that the plain one need not: it pays where what reads
+    it is blocked.
+    """
 
     layout: str
     lane: float
+    copies: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +80,10 @@ class BlockedRule:
     that moves fewer bytes; others read the first one, and constants behind it, which `padded` gives
     other shapes (from attributes, shapes and layout), filled with zeros. Data and result lie in
     blocks of equally many channels, unless it `reblocks`. Attributes `layout` and `block` are set
-    where the operator has them; others that speak of axes are those that `adapted` gives, of blocks
-    of so many channels. One that `folds` its channels reads blocked data that is there in blocks,
-    and gives a plain result: the axis within the blocks is one more of its `axes`.
+    where the operator has them; others that speak of axes are those that `adapted` gives, from
+    attributes, shapes of plain operands and the channels of a block. One that `folds` its channels
+    reads blocked data that is there in blocks, and gives a plain result: the axis within the blocks
+    is one more of its `axes`.
     """
 
     form: Callable[[BlockedUse], BlockedForm | None]
@@ -85,5 +91,5 @@ class BlockedRule:
     joins: bool = False
     padded: Callable[[Attributes, Sequence[Shape], BlockedLayout], list[Shape]] | None = None
     reblocks: Callable[[Attributes, Types], bool] | None = None
-    adapted: Callable[[Attributes, int], Mapping[str, Attribute]] | None = None
+    adapted: Callable[[Attributes, Sequence[Shape], int], Mapping[str, Attribute]] | None = None
     folds: Callable[[BlockedUse], bool] | None = None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 
 from tunefarm.compiler.errors import ShapeError
-from tunefarm.compiler.expr.nodes import Expr, all_of, binary, const, integer, select, sub
+from tunefarm.compiler.expr.nodes import Expr, add, all_of, binary, const, integer, select, sub
 from tunefarm.compiler.kernels.kernel import Tensor
-from tunefarm.compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse
+from tunefarm.compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse, Shape
 from tunefarm.compiler.operators.registry import (
     REQUIRED,
     ExpressionRule,
@@ -37,8 +40,11 @@ from tunefarm.compiler.types.dims import (
     size_of,
     whole,
 )
+from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
+MOST_PIECES = 24
+"""Of a concat of blocks that are not whole: each is code of its own."""
 PAD_MODES = ("constant", "reflect", "edge", "wrap")
 
 
@@ -156,13 +162,22 @@ def _infer_concat(attributes: Attributes, types: Types) -> TensorType:
     parts = [types.present(position) for position in range(len(types))]
     first = parts[0]
     axis = attributes.axis("axis", len(first.shape))
+    channels = attributes.integers("channels")
     check_same_dtype(*parts)
     shapes = " and ".join(str(list(part.shape)) for part in parts)
     differ = f"the shapes {shapes} differ outside axis {axis}"
     check(all(len(part.shape) == len(first.shape) for part in parts), differ)
     for position in range(len(parts)):
         types.require_whole(position, axis, "a part of a concatenation")
-    dims = [whole(sum(part.shape[axis] for part in parts))] * len(first.shape)
+    extent = sum(part.shape[axis] for part in parts)
+    if channels:
+        block = first.shape[-1]
+        fits = len(first.shape) == 5 and axis == 1 and len(channels) == len(parts)
+        blocks = zip(channels, parts, strict=fits)
+        fits = fits and all(part.shape[1] == -(-count // block) for count, part in blocks)
+        check(fits, f"{shapes} have no {list(channels)} channels")
+        extent = -(-sum(channels) // block)
+    dims = [whole(extent)] * len(first.shape)
     for other in range(len(dims)):
         if other != axis:
             places = ((position, other) for position in range(len(parts)))
@@ -173,6 +188,10 @@ def _infer_concat(attributes: Attributes, types: Types) -> TensorType:
 def _concat(attributes: Attributes, use: Use) -> Tensor:
     parts = [use.input(position) for position in range(len(use.inputs))]
     axis = attributes.axis("axis", len(use.shape))
+    channels = attributes.integers("channels")
+    if channels:
+        runs = _block_runs(channels, use.shape[-1])
+        return use.pointwise("concat", lambda indices: _of_runs(parts, runs, indices, use.dtype))
     offsets = [0]
     for part in parts:
         offsets.append(offsets[-1] + part.shape[axis])
@@ -191,6 +210,65 @@ def _concat(attributes: Attributes, use: Use) -> Tensor:
         return choose(0, len(parts))
 
     return use.pointwise("concat", value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Lanes of a block up to `end`, of a block of a part so many further, `shift` lanes further."""
+
+    end: int
+    part: int
+    further: int
+    shift: int
+
+
+def _block_runs(channels: Sequence[int], block: int) -> list[tuple[int, tuple[_Piece, ...]]]:
+    """What blocks of the joined channels consist of: the number of the block from which on they
+    consist of these pieces."""
+    starts = [0, *accumulate(channels)]
+    runs: list[tuple[int, tuple[_Piece, ...]]] = []
+    for number in range(-(-starts[-1] // block)):
+        first, pieces = number * block, []
+        at, end = first, min(first + block, starts[-1])
+        while at < end:
+            part = bisect_right(starts, at) - 1
+            own, lane = divmod(at - starts[part], block)
+            count = min(end - at, starts[part + 1] - at, block - lane)
+            at += count
+            pieces.append(_Piece(at - first, part, own - number, lane - (at - count - first)))
+        if not runs or runs[-1][1] != tuple(pieces):
+            runs.append((number, tuple(pieces)))
+    return runs
+
+
+def _of_runs(
+    parts: Sequence[Tensor],
+    runs: Sequence[tuple[int, tuple[_Piece, ...]]],
+    indices: tuple[Expr, ...],
+    dtype: DType,
+) -> Expr:
+    """The element of blocks of joined channels: of which run, and of which of its pieces."""
+    image, number, *place, lane = indices
+
+    def element(piece: _Piece) -> Expr:
+        further, shift = add(number, integer(piece.further)), add(lane, integer(piece.shift))
+        return parts[piece.part][image, further, *place, shift]
+
+    def of_pieces(pieces: Sequence[_Piece]) -> Expr:
+        full = pieces[-1].end == parts[0].shape[-1]
+        result = element(pieces[-1]) if full else const(0, dtype)
+        for piece in reversed(pieces[:-1] if full else pieces):
+            result = select(binary("lt", lane, integer(piece.end)), element(piece), result)
+        return result
+
+    def choose(first: int, last: int) -> Expr:
+        if last - first == 1:
+            return of_pieces(runs[first][1])
+        middle = (first + last) // 2
+        before = binary("lt", number, integer(runs[middle][0]))
+        return select(before, choose(first, middle), choose(middle, last))
+
+    return choose(0, len(runs))
 
 
 # --- expand, tile, trilu ------------------------------------------------------------------------
@@ -336,10 +414,27 @@ def _inside(position: Expr, extent: int, mode: str) -> Expr:
 
 
 def _blocked_concat(use: BlockedUse) -> BlockedForm | None:
-    """Whole blocks one after the other, or planes of them side by side."""
-    whole = all(type is not None and use.is_whole(type) for type in use.types)
-    along = use.attributes.integer("axis") in range(1, len(use.result.shape))
-    return BlockedForm(BLOCKED, 0.0) if whole and along else None
+    """Blocks one after the other, or planes of them side by side.
+
+    Blocks that are not whole are put together of pieces, unless of many.
+    """
+    types = [use.types.present(position) for position in range(len(use.types))]
+    axis = use.attributes.integer("axis")
+    if all(map(use.is_whole, types)):
+        return BlockedForm(BLOCKED, 0.0) if axis in range(1, len(use.result.shape)) else None
+    if axis != 1 or len(use.result.shape) != 4:
+        return None
+    runs = _block_runs([type.shape[1] for type in types], use.block)
+    pieces = sum(len(pieces) for _, pieces in runs)
+    return BlockedForm(BLOCKED, 0.0, copies=True) if pieces <= MOST_PIECES else None
+
+
+def _channels_of_blocks(
+    attributes: Attributes, shapes: Sequence[Shape], block: int
+) -> dict[str, Attribute]:
+    channels = tuple(shape[1] for shape in shapes)
+    in_pieces = attributes["axis"] == 1 and any(count % block for count in channels)
+    return {"channels": channels} if in_pieces else {}
 
 
 def _blocked_pad(use: BlockedUse) -> BlockedForm | None:
@@ -352,7 +447,9 @@ def _blocked_pad(use: BlockedUse) -> BlockedForm | None:
     return BlockedForm(BLOCKED, lane) if is_same or use.is_whole(use.result) else None
 
 
-def _pads_of_blocks(attributes: Attributes, block: int) -> dict[str, Attribute]:
+def _pads_of_blocks(
+    attributes: Attributes, shapes: Sequence[Shape], block: int
+) -> dict[str, Attribute]:
     pads = attributes.integers("pads")
     return {"pads": (*pads[:4], 0, *pads[4:], 0)}
 
@@ -403,9 +500,10 @@ register_move(
     _concat,
     inputs=(1, None),
     passes=1,
-    blocked=BlockedRule(_blocked_concat, joins=True),
+    blocked=BlockedRule(_blocked_concat, joins=True, adapted=_channels_of_blocks),
     piecewise=True,
     axis=REQUIRED,
+    channels=(),
     dynamic=True,
 )
 register_move(

@@ -11,10 +11,12 @@ holds.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.expr.nodes import Expr, add, integer, mul
 from tunefarm.compiler.kernels.kernel import Tensor
-from tunefarm.compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse
+from tunefarm.compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse, Shape
 from tunefarm.compiler.operators.registry import REQUIRED
 from tunefarm.compiler.operators.rules import check
 from tunefarm.compiler.operators.shape import register_move
@@ -93,7 +95,9 @@ def _blocked_slice(use: BlockedUse) -> BlockedForm | None:
     return BlockedForm(BLOCKED, use.lanes[0] or 0.0) if at_the_end else None
 
 
-def _slice_of_blocks(attributes: Attributes, block: int) -> dict[str, Attribute]:
+def _slice_of_blocks(
+    attributes: Attributes, shapes: Sequence[Shape], block: int
+) -> dict[str, Attribute]:
     starts, shape = list(attributes.integers("starts")), list(attributes.integers("shape"))
     starts[1] //= block
     shape[1] = -(-shape[1] // block)

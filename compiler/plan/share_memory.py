@@ -221,7 +221,7 @@ class _Joins:
 
     def _is_in_one_piece(self, node: Node) -> bool:
         """Whether the operands of a concat lie one behind the other in its result."""
-        if node.operator != "concat":
+        if node.operator != "concat" or node.attributes.get("channels"):
             return False
         axis = complete_attributes(node).integer("axis")
         return all(extent == 1 for extent in self.graph.types[node.output].shape[:axis])

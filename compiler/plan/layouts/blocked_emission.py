@@ -118,7 +118,9 @@ class BlockedEmitter:
             channels = self.graph.types[node.inputs[0]].shape[1]
             attributes |= {"channels": channels} if channels % form.reads else {}
         if definition.blocked is not None and definition.blocked.adapted is not None:
-            attributes |= definition.blocked.adapted(complete_attributes(node), form.gives)
+            shapes = [self.graph.types[name].shape for name in node.inputs if name]
+            complete = complete_attributes(node)
+            attributes |= definition.blocked.adapted(complete, shapes, form.gives)
         if definition.pattern is Pattern.ELEMENTWISE:
             inputs = tuple(
                 name if position == definition.looked_up else self._operand(name, node, form.gives)

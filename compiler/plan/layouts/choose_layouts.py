@@ -80,6 +80,7 @@ class BlockedForms:
     to_blocked: dict[str, list[str]] = field(default_factory=dict)  # value -> blocked readers
     from_blocked: set[str] = field(default_factory=set)
     folds: set[str] = field(default_factory=set)  # plain, of blocked data
+    copies: set[str] = field(default_factory=set)  # blocked for readers that are, too
     edges: list[tuple[str, str]] = field(default_factory=list)  # blocked value, its blocked reader
 
 
@@ -181,6 +182,8 @@ class _Planner:
         if form is None or (rule.joins and not wanted and not self._blocking_is_cheaper(node)):
             return None
         plan.lanes[node.output] = form.lane
+        if form.copies:
+            plan.copies.add(node.output)
         reads = PLAIN if form.layout == PLAIN_TO_BLOCKED else reads
         return replace(layout, layout=form.layout, reads=reads)
 
@@ -355,7 +358,8 @@ def _worthwhile_forms(graph: Graph, block: int, wanted: Mapping[str, int]) -> Bl
     rejected: set[str] = set()
     while True:
         forms = blocked_forms(graph, block, wanted, rejected)
-        worthless = _worthless_convolutions(graph, forms) - wanted.keys()
+        read = {value for value, _ in forms.edges}
+        worthless = (_worthless_convolutions(graph, forms) | forms.copies - read) - wanted.keys()
         if not worthless:
             return forms
         rejected |= worthless

@@ -256,15 +256,25 @@ def _one_hots() -> Iterator[Case]:
             yield case(f"{dtype}-{axis}", "one_hot", [picks, values], expected, depth=6, axis=axis)
 
 
+def _in_blocks(x: Values, lane: float = 0.0) -> Values:
+    """[N, C, H, W] in blocks of 8 channels, with a number in the lanes that pad them."""
+    images, channels, *plane = x.shape
+    padded = np.full((images, -(-channels // 8) * 8, *plane), lane, x.dtype)
+    padded[:, :channels] = x
+    return np.ascontiguousarray(padded.reshape(images, -1, 8, *plane).transpose(0, 1, 3, 4, 2))
+
+
 def _blocks() -> Iterator[Case]:
     for channels in (1, 7, 8, 13):
         x = array(11, (2, channels, 3, 5))
-        blocks = -(-channels // 8)
-        padded = np.zeros((2, blocks * 8, 3, 5), "float32")
-        padded[:, :channels] = x
-        blocked = np.ascontiguousarray(padded.reshape(2, blocks, 8, 3, 5).transpose(0, 1, 3, 4, 2))
+        blocked = _in_blocks(x)
         yield case(f"{channels}", "to_blocked", [x], _constant(blocked), block=8)
         yield case(f"{channels}", "from_blocked", [blocked], _constant(x), channels=channels)
+    for counts in ((8, 16), (12, 12), (4, 20, 3), (1, 1, 1), (13, 8, 8, 2), (24, 9)):
+        parts = [array(seed, (2, count, 3, 5)) for seed, count in enumerate(counts)]
+        joined = _constant(_in_blocks(np.concatenate(parts, axis=1)))
+        blocked_parts = [_in_blocks(part, 7.0) for part in parts]
+        yield case(f"blocks-{counts}", "concat", blocked_parts, joined, axis=1, channels=counts)
 
 
 def _rotaries() -> Iterator[Case]:

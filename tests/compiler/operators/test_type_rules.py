@@ -47,6 +47,12 @@ ACCEPTED: tuple[tuple[str, str, dict[str, Attribute], str], ...] = (
     ("copy", "bool[2]", {}, "bool[2]"),
     ("transpose", "f32[2, 3, 4]", {"perm": (2, 0, 1)}, "f32[4, 2, 3]"),
     ("concat", "f32[2, 3]; f32[2, 1]", {"axis": 1}, "f32[2, 4]"),
+    (
+        "concat",
+        "f32[1, 2, 3, 3, 8]; f32[1, 1, 3, 3, 8]",
+        {"axis": 1, "channels": (12, 4)},
+        "f32[1, 2, 3, 3, 8]",
+    ),
     ("slice", "f32[7]", {"starts": (6,), "steps": (-2,), "shape": (4,)}, "f32[4]"),
     ("channels", "f32[1, 7, 5]", {"start": 4, "count": 3}, "f32[1, 3, 5]"),
     (
@@ -125,6 +131,12 @@ REFUSED: tuple[tuple[str, str, dict[str, Attribute], str], ...] = (
     ("concat", "f32[2, 3]; absent", {"axis": 0}, "input 1 is required but absent"),
     ("slice", "f32[7]", {"starts": (5,), "steps": (1,), "shape": (4,)}, "reads from 5 to 8"),
     ("slice", "f32[7]", {"starts": (5,), "steps": (0,), "shape": (1,)}, "step of axis 0 is 0"),
+    (
+        "concat",
+        "f32[1, 2, 3, 3, 8]; f32[1, 1, 3, 3, 8]",
+        {"axis": 1, "channels": (12, 9)},
+        "have no [12, 9] channels",
+    ),
     ("channels", "f32[1, 7, 5]", {"start": 4, "count": 4}, "no 4 channels from 4 on"),
     (
         "channels",

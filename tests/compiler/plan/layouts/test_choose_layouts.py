@@ -245,16 +245,33 @@ def test_smaller_side_is_converted() -> None:
     assert result.nodes[-1].operator == "mul"
 
 
-@pytest.mark.parametrize(("parts", "inside"), [((16, 8), True), ((12, 12), False)])
-def test_concat_of_whole_blocks_stays_blocked(parts: tuple[int, int], inside: bool) -> None:
+@pytest.mark.parametrize(
+    ("parts", "inside"),
+    [((16, 8), True), ((12, 12), True), ((1, 20, 7), True), ((4,) * 20, False)],
+)
+def test_concat_of_few_pieces_stays_blocked(parts: tuple[int, ...], inside: bool) -> None:
     maker = GraphMaker()
     x = maker.input(1, 16, 9, 9)
     joined = maker.node("concat", *(conv(maker, x, part) for part in parts), axis=1)
-    result = blocked(maker.graph(conv(maker, joined, 16)))
-    expected = (
-        ["to_blocked", "from_blocked"] if inside else ["to_blocked"] * 2 + ["from_blocked"] * 3
-    )
+    graph = maker.graph(conv(maker, joined, 16))
+    result = blocked(graph)
+    apart = 0 if inside else len(parts)
+    expected = ["to_blocked"] * (1 + (apart > 0)) + ["from_blocked"] * (1 + apart)
     assert sorted(conversions(result), reverse=True) == expected
+    assert_same_meaning(graph, result)
+
+
+@pytest.mark.parametrize(("parts", "inside"), [((16, 8), True), ((12, 12), False)])
+def test_concat_that_is_read_plain_puts_no_blocks_together(
+    parts: tuple[int, ...], inside: bool
+) -> None:
+    maker = GraphMaker()
+    x = maker.input(1, 16, 9, 9)
+    joined = maker.node("concat", *(conv(maker, x, part) for part in parts), axis=1)
+    graph = maker.graph(maker.node("softmax", joined, axis=3))
+    result = blocked(graph)
+    assert conversions(result).count("from_blocked") == (1 if inside else len(parts))
+    assert_same_meaning(graph, result)
 
 
 @pytest.mark.parametrize("keepdims", [True, False])
