@@ -11,9 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from onnx.parser import parse_model
 
 from tunefarm import compiler
+from tunefarm.compiler.errors import InputError
 from tunefarm.compiler.frontend.declared_ports import declared_model
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.session.inference_session import VARIED, BuildsBySize, InferenceSession
@@ -208,3 +210,35 @@ def test_a_range_begins_at_the_sizes_seen_where_smaller_ones_do_not_fit(tmp_path
         np.testing.assert_array_equal(found, np.full((1, 1, size - 4), 5.0))
         assert session.builds.wait(60)
     assert session.builds.is_range(session.executable)
+
+
+def test_a_run_like_the_last_is_served_without_a_look_at_the_model(tmp_path: Path) -> None:
+    path = tmp_path / "relu.onnx"
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[n] x) => (float[n] y) { y = Relu(x) }'
+    onnx.save(parse_model(text), path)
+    ports = [NodeArg("x", "tensor(float)", ["n"])]
+    builds = BuildsBySize(
+        str(path), ports, lambda shapes: compiler.build(path, shapes=shapes), ranges(path)
+    )
+
+    def serve(value: object) -> Executable:
+        found = builds.executable_for({"x": value})
+        assert builds.latest is found
+        size = int(np.shape(value)[0])  # type: ignore[index]
+        x = np.arange(size, dtype=np.float32) - 1
+        np.testing.assert_array_equal(found.run({"x": x})["y"], np.maximum(x, 0))
+        return found
+
+    two, three = serve(np.zeros(2)), serve(np.zeros(3))
+    assert two is not three
+    assert serve(np.zeros(3)) is serve([0.0] * 3) is three
+    assert serve(np.zeros(2)) is two
+    with pytest.raises(InputError, match="missing"):
+        builds.executable_for({})
+    with pytest.raises(InputError, match="no input 'z'"):
+        builds.executable_for({"x": np.zeros(2), "z": np.zeros(2)})
+    with pytest.raises(InputError, match="declares"):
+        builds.executable_for({"x": np.zeros((2, 2))})
+    served = serve(np.zeros(4))  # the third size, with which a build for a range begins
+    assert builds.wait(60)
+    assert builds.is_range(serve(np.zeros(4))) and not builds.is_range(served)
