@@ -361,6 +361,8 @@ def _coefficients(node: OnnxNode, data: Value, shift: str) -> tuple[npt.NDArray[
     """The rows of coefficients, and the constants added to their products."""
     given, added = _floats(node, "coefficients"), _floats(node, shift)
     width = data.shape[1]
+    if added.size > 1:
+        given = given[: added.size * width]  # no more is read in onnxruntime either
     if not given.size or given.size % width:
         raise node.bad_shape(f"{given.size} coefficients for {data.type}")
     rows = given.reshape(-1, width)

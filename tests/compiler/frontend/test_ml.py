@@ -339,6 +339,19 @@ def test_linear_models_agree_with_onnxruntime(classes: int, transform: str) -> N
     _check("LinearRegressor", {"x": _data()}, 1, 1, targets=rows, **given)
 
 
+@pytest.mark.parametrize("rows", [2, 3])
+@pytest.mark.parametrize("more", [0, 2, WIDTH])
+def test_coefficients_that_are_left_over_are_not_read(rows: int, more: int) -> None:
+    """onnxruntime ships a classifier of two columns with coefficients of four."""
+    given: dict[str, Any] = {
+        "coefficients": _numbers(rows * WIDTH + more),
+        "intercepts": _numbers(rows, seed=4),
+    }
+    labels = list(range(rows))
+    _check("LinearClassifier", {"x": _data()}, 2, 1, classlabels_ints=labels, **given)
+    _check("LinearRegressor", {"x": _data()}, 1, 1, targets=rows, **given)
+
+
 @pytest.mark.parametrize("kernel", ["LINEAR", "POLY", "RBF", "SIGMOID"])
 @pytest.mark.parametrize("classes", [2, 3])
 def test_support_vectors_agree_with_onnxruntime(classes: int, kernel: str) -> None:
