@@ -313,7 +313,8 @@ def _filled_up(size: Dimension) -> Dimension:
     """The size as a multiple, where it is filled up to one: s + -s % 7 is 7 * ceil(s / 7).
 
     k * (t % n) is k * t - k * n * (t // n), which is taken where t cancels out, and the other way
-    round: 7 * ceil(s / 7) - s is -s % 7.
+    round: 7 * ceil(s / 7) - s is -s % 7. What is filled up to a minimum is the greater of both:
+    s + max(7 - s, 0) is max(7, s).
     """
     for atoms, factor in _terms(size).items():
         match atoms:
@@ -330,7 +331,42 @@ def _filled_up(size: Dimension) -> Dimension:
                 found = _exchanged(size, atoms, left * by)
                 if found is not None:
                     return found + remainder(left, number) * -by
+            case (Function(name="min" | "max" as name, operands=(left, right) as operands),):
+                for operand in operands:
+                    moved = _taken_back(operand, size, factor)
+                    if isinstance(moved, Size):
+                        found = size + Size._of({atoms: -factor}) + moved * factor
+                        return found + _extremum(name, left - moved, right - moved) * factor
+                for others, by in _terms(size).items():
+                    above = _above(name, operands, others) if by == -factor else None
+                    if above is not None:
+                        rest = size + Size._of({atoms: -factor, others: factor})
+                        return rest + above * factor
     return size
+
+
+def _taken_back(operand: Dimension, size: Dimension, factor: int) -> Dimension:
+    """The negative terms of an operand that a size has as often with the other sign."""
+    terms = _terms(size)
+    return Size._of(
+        {
+            atoms: own
+            for atoms, own in _terms(operand).items()
+            if atoms and own < 0 and terms.get(atoms, 0) == -own * factor
+        }
+    )
+
+
+def _above(
+    name: str, operands: tuple[Dimension, Dimension], others: tuple[Atom, ...]
+) -> Dimension | None:
+    """By how much an extremum is above another one, if that is of the same operands, moved."""
+    match others:
+        case (Function(name=same, operands=(left, right)),) if same == name:
+            for first, second in (operands, operands[::-1]):
+                if first - left == second - right:
+                    return first - left
+    return None
 
 
 def _exchanged(size: Dimension, atoms: tuple[Atom, ...], more: Dimension) -> Dimension | None:

@@ -52,6 +52,16 @@ def expressions(draw: st.DrawFn) -> Numbers:
     left, compute_left = draw(expressions())
     if kind == 2:
         divisor = draw(st.integers(1, 9))
+        if draw(st.booleans()):  # filled up, or cut, to a number
+            name, factor = draw(st.sampled_from(("min", "max"))), draw(st.integers(-2, 2))
+            on_numbers = OPERATIONS[name]
+            return (
+                left + factor * on_numbers(8 * divisor - left, 0),
+                lambda symbols: (
+                    compute_left(symbols)
+                    + factor * value_of(on_numbers(8 * divisor - compute_left(symbols), 0), {})
+                ),
+            )
         if draw(st.booleans()):  # filled up, or down, to a multiple
             factor = draw(st.integers(-2, 2))
             return (
@@ -130,6 +140,23 @@ def test_what_is_filled_up_is_a_multiple() -> None:
     assert more == -(-LENGTH // 7) * 7 - LENGTH
     assert BATCH + remainder(LENGTH, 4) == LENGTH + BATCH - LENGTH // 4 * 4
     assert remainder(remainder(LENGTH, 8) + 12 * BATCH, 4) == remainder(LENGTH, 4)
+
+
+def test_what_is_filled_up_to_a_minimum_is_the_greater() -> None:
+    """As audio is padded to a window first, and then to a multiple of the step."""
+    more = greater(256 - LENGTH, 0)
+    assert LENGTH + more == greater(LENGTH, 256)
+    assert bounds_of(LENGTH + more) == (256, 512)
+    assert BATCH - LENGTH - more == BATCH - greater(LENGTH, 256)
+    assert LENGTH + more - more == greater(LENGTH, 256) - more == LENGTH
+    assert LENGTH + smaller(256 - LENGTH, 0) == smaller(LENGTH, 256)
+    assert 3 * LENGTH + greater(3 * BATCH - 3 * LENGTH, 6) == greater(3 * LENGTH + 6, 3 * BATCH)
+    assert LENGTH - smaller(LENGTH, BATCH) + smaller(LENGTH, BATCH) == LENGTH
+    assert greater(LENGTH, BATCH) - greater(LENGTH - 7, BATCH - 7) == 7
+    assert bounds_of(more) == (0, 255)
+    whole = LENGTH + more + remainder(-(LENGTH + more), 256) + 1024
+    assert remainder(whole, 256) == 0
+    assert remainder(LENGTH + more + 1279 - remainder(LENGTH + more + 255, 256), 256) == 0
 
 
 @given(st.lists(st.integers(-3, 3), min_size=4, max_size=4), st.integers(-2, 2))
