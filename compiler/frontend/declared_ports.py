@@ -6,7 +6,7 @@ Imports no converters: a session looks here first, whether it has to build or no
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -71,10 +71,20 @@ class DeclaredModel:
         return all(port.dtype for port in self.inputs) and any(port.is_open for port in self.inputs)
 
     def range_of(
-        self, runs: Sequence[Mapping[Label, int]], goes_below: bool = True
+        self,
+        runs: Sequence[Mapping[Label, int]],
+        goes_below: bool = True,
+        apart: Collection[str] = (),
     ) -> tuple[Shapes, Bounds]:
-        """Shapes of a build for sizes like those of `runs`, and what they bound."""
-        return range_of(self._shapes, runs, goes_below)
+        """Shapes of a build for sizes like those of `runs`, and what they bound.
+
+        Names that are `apart` stand for another size in each place, as they do in `runs`.
+        """
+        shapes = {
+            name: tuple(None if size in apart else size for size in shape)
+            for name, shape in self._shapes.items()
+        }
+        return range_of(shapes, runs, goes_below, bool(apart))
 
     @property
     def _shapes(self) -> dict[str, tuple[int | str | None, ...]]:
@@ -161,6 +171,7 @@ def range_of(
     inputs: Mapping[str, Sequence[int | str | None]],
     runs: Sequence[Mapping[Label, int]],
     goes_below: bool = True,
+    is_apart: bool = False,
 ) -> tuple[Shapes, Bounds]:
     """Shapes of a build for sizes like those of `runs`, in their order, and what they bound.
 
@@ -188,6 +199,10 @@ def range_of(
     if single:  # of one dimension: each doubles the time of the build
         widest = max(single, key=lambda label: bounds[label][1])
         given[widest] = f"1|2..{bounds[widest][1]}"
+    if is_apart:  # by names that are not those of the file
+        for label, extent in given.items():
+            if isinstance(label, tuple) and isinstance(extent_of(extent), Extent):
+                given[label] = _called(extent, _text(label))
     for labels in [] if computed else _alike(inputs, runs):
         name = " and ".join(map(_text, labels))
         first = next((label for label in labels if isinstance(given[label], str)), labels[0])

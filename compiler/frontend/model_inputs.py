@@ -11,7 +11,12 @@ from typing import TypeAlias
 import numpy as np
 from onnx import ValueInfoProto
 
-from tunefarm.compiler.errors import ImportModelError, ShapeError, UnsupportedOperatorError
+from tunefarm.compiler.errors import (
+    ImportModelError,
+    ShapeError,
+    UnsupportedOperatorError,
+    warn_of_declared,
+)
 from tunefarm.compiler.frontend.element_types import dtype_of
 from tunefarm.compiler.frontend.symbol_names import expression_names, expression_size, usual_bounds
 from tunefarm.compiler.limits import ResourceBudget
@@ -114,15 +119,15 @@ def fixed_array(info: ValueInfoProto, given: FixedInput) -> Array:
 def named_dimensions(
     inputs: Sequence[ValueInfoProto], types: Mapping[str, InputType]
 ) -> dict[str, Dimension]:
-    """The sizes that inputs give to dimensions with names."""
-    found: dict[str, Dimension] = {}
+    """The sizes that inputs give to dimensions with names; none where they give several."""
+    found: dict[str, list[Dimension]] = {}
     for info in inputs:
         item, dimensions = types[info.name], _declared(info)[1] or ()
         shape = item.type.shape if item.dims is None else true_shape(item.dims)
         for dimension, size in zip(dimensions, shape, strict=False):
             if isinstance(dimension, str) and dimension != "?":
-                found[dimension] = size
-    return found
+                found.setdefault(dimension, []).append(size)
+    return {name: sizes[0] for name, sizes in found.items() if sizes.count(sizes[0]) == len(sizes)}
 
 
 def result_dimensions(
@@ -199,10 +204,26 @@ class _Symbols:
                 known.append(dimension)
             elif dimension == "?":
                 known.append(self._named(f"{name}_{axis}", extent))
+            elif self._is_apart(dimension, extent):
+                warn_of_declared(
+                    f"axis {axis} of input {name!r} is called {dimension!r}, as that of another "
+                    f"input is, and the shapes given say that they differ"
+                )
+                known.append(self._named(f"{name}_{axis}", extent))
             else:
                 self._give_symbol(dimension, extent)
                 known.append(dimension)
         self.declared[name] = tuple(known)
+
+    def _is_apart(self, symbol: str, extent: int | Extent) -> bool:
+        """Whether an input's size cannot be the one that the symbol has in another input: files
+        have one name for any width. Two numbers say so, and two names."""
+        before, called = self._extents.get(symbol), self._users.get(symbol)
+        if isinstance(extent, int):
+            return before != extent if isinstance(before, int) else called is not None
+        if isinstance(before, int):
+            return extent.name not in ("", symbol)
+        return None not in (before, called) and extent.name not in ("", called)
 
     def _named(self, name: str, extent: int | Extent) -> int | str:
         """What stands for a dimension without a name of its own."""

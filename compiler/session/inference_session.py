@@ -85,6 +85,7 @@ _LEAST_PRIORITY = 19
 
 Key = tuple[tuple[int, ...], ...]
 Given = list[tuple[str, tuple[int, ...]]]
+RangeOf = Callable[[Sequence[Mapping[Label, int]], bool, Collection[str]], tuple[Shapes, Bounds]]
 
 
 class BuildsBySize:
@@ -95,19 +96,23 @@ class BuildsBySize:
         path: str,
         inputs: Sequence[NodeArg],
         build: Callable[[Shapes], Executable],
-        range_of: Callable[[Sequence[Mapping[Label, int]], bool], tuple[Shapes, Bounds]],
+        range_of: RangeOf,
         unranked: Collection[str] = (),
         defaults: Collection[str] = (),
     ) -> None:
         """`inputs` are the model's, `build` compiles it for shapes, `range_of` finds those of a
-        range, and its bounds, for the sizes of some runs, which it may go below. Of `unranked`
-        inputs the model does not say the rank; those with `defaults` may be given as well."""
+        range, and its bounds, for the sizes of some runs, which it may go below, and for names that
+        stand for several sizes. Of `unranked` inputs the model does not say the rank; those with
+        `defaults` may be given as well."""
         self._path, self._inputs, self._build, self._range_of = path, inputs, build, range_of
         self._unranked, self._optional = unranked, defaults
         self._names = {port.name for port in inputs}
         self._exact: OrderedDict[Key, Executable] = OrderedDict()
         self._range: Executable | None = None
         self._bounds: Bounds = {}
+        self._apart: set[str] = (
+            set()
+        )  # names that inputs share, and of which runs had several sizes
         self._runs: list[dict[Label, int]] = []  # the sizes of those that were built for
         self._thread: threading.Thread | None = None
         self._range_shapes: Shapes = {}  # of the last build for a range that was begun
@@ -119,7 +124,7 @@ class BuildsBySize:
         self._is_built = False
         self._served: tuple[Given, Executable] | None = None
         """What the last run gave and was served by: the next one most often gives the same."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.latest: Executable | None = None
         """What the last run was served by."""
 
@@ -134,11 +139,10 @@ class BuildsBySize:
             self.latest = served[1]
             return served[1]
         key = self._key(feed)
-        sizes = self._sizes(key)
-        is_coming = self._is_behind and _are_within(sizes, self._coming)
-        if is_coming and not _are_within(sizes, self._bounds):
+        if self._is_behind and self._is_coming(self._sizes(key)):
             self.wait(_PATIENCE * self._build_seconds)
         with self._lock:
+            sizes = self._sizes(key)
             found = self._range if _are_within(sizes, self._bounds) else None
             if found is None:
                 found, is_new = self._of_size(key)
@@ -218,13 +222,22 @@ class BuildsBySize:
         for port, shape in zip(self._inputs, key, strict=True):
             for axis, (declared, size) in enumerate(zip(port.shape, shape, strict=False)):
                 if not isinstance(declared, int):
-                    label = label_of(port.name, axis, declared)
+                    name = None if declared in self._apart else declared
+                    label = label_of(port.name, axis, name)
                     if found.setdefault(label, size) != size:
-                        raise InputError(
-                            f"input {port.name!r} has the shape {list(shape)}, and another input "
-                            f"has the size {found[label]} for {declared!r}"
-                        )
+                        self._take_apart(str(declared))
+                        return self._sizes(key)
         return found
+
+    def _take_apart(self, name: str) -> None:
+        """A name of the file is not one size; what was built for it as one serves no more runs."""
+        with self._lock:
+            self._apart.add(name)
+            self._range, self._bounds, self._runs = None, {}, []
+
+    def _is_coming(self, sizes: Mapping[Label, int]) -> bool:
+        """Whether the build that goes on serves sizes that the range does not."""
+        return _are_within(sizes, self._coming) and not _are_within(sizes, self._bounds)
 
     def _are_near_the_end(self, sizes: Mapping[Label, int]) -> bool:
         """Whether a size is in the last quarter of the range."""
@@ -267,7 +280,7 @@ class BuildsBySize:
         varied = any(len({run[label] for run in self._runs}) >= VARIED for label in sizes)
         if not varied or not self.wait(0):
             return
-        shapes, bounds = self._range_of(self._runs, self._goes_below)
+        shapes, bounds = self._range_of(self._runs, self._goes_below, self._apart)
         if shapes == self._range_shapes:
             return
         self._range_shapes, self._coming = shapes, bounds
@@ -288,7 +301,7 @@ class BuildsBySize:
             found = self._compiled(shapes)
         except TunefarmError as error:
             with self._lock:
-                nearer, self._coming = self._range_of(self._runs, False)
+                nearer, self._coming = self._range_of(self._runs, False, self._apart)
             if self._goes_below and nearer != shapes:
                 self._goes_below = False
                 self._build_range(nearer, self._coming)
@@ -301,7 +314,8 @@ class BuildsBySize:
                 return
             raise
         with self._lock:
-            self._range, self._bounds, self._served = found, bounds, None
+            if self._apart.isdisjoint(bounds):
+                self._range, self._bounds, self._served = found, bounds, None
 
 
 def _is_declared(port: NodeArg, shape: tuple[int, ...]) -> bool:
@@ -325,7 +339,7 @@ def _given(feed: Mapping[str, Any]) -> Given | None:
 def _are_within(sizes: Mapping[Label, int], bounds: Bounds) -> bool:
     """Whether bounds, if there are any, hold these sizes."""
     return bool(bounds) and all(
-        low <= sizes[label] <= high for label, (low, high) in bounds.items()
+        low <= sizes.get(label, -1) <= high for label, (low, high) in bounds.items()
     )
 
 

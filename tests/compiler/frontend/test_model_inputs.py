@@ -15,8 +15,14 @@ from onnx import TensorProto, helper
 from onnx.parser import parse_model
 
 from tests.compiler.frontend.onnx_models import INT64, integers, model, node, outputs_of, tensor
-from tunefarm.compiler.errors import ImportModelError, ShapeError, UnsupportedOperatorError
+from tunefarm.compiler.errors import (
+    DeclaredShapeWarning,
+    ImportModelError,
+    ShapeError,
+    UnsupportedOperatorError,
+)
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.types.dims import true_shape
 from tunefarm.compiler.types.extents import FixedInput, Given
 
 
@@ -47,6 +53,33 @@ def test_symbol_settled_by_one_input_holds_for_the_others() -> None:
     graph = import_model_proto(proto, {"a": (3, 4)})
     assert graph.types["b"].shape == (3, 4)
     with pytest.raises(ImportModelError, match="fix the dimension 'N' to 3 and to 2"):
+        import_model_proto(proto, {"a": (3, 4), "N": (2,)})
+
+
+@pytest.mark.filterwarnings("ignore::tunefarm.compiler.errors.DeclaredShapeWarning")
+@pytest.mark.parametrize(
+    ("shapes", "sizes"),
+    [
+        ({"a": (3, 4), "b": (2, 4)}, {"a": "3", "b": "2", "y": "5"}),
+        ({"a": ("M:1..4", 4), "b": ("K:2..8", 4)}, {"a": "M", "b": "K", "y": "K + M"}),
+        ({"a": (3, 4), "b": ("K:2..8", 4)}, {"a": "3", "b": "K", "y": "K + 3"}),
+        ({"a": ("M:1..4", 4), "b": (2, 4)}, {"a": "M", "b": "2", "y": "M + 2"}),
+        ({"a": ("M:1..4", 4), "b": ("M", 4)}, {"a": "M", "b": "M", "y": "2*M"}),
+    ],
+)
+def test_one_name_of_the_file_stands_for_sizes_that_are_given_apart(
+    shapes: dict[str, tuple[Given, ...]], sizes: dict[str, str]
+) -> None:
+    """Exporters are told to call axis 2 of every input the width."""
+    joined = node("Concat", "a b", axis=0)
+    proto = model([joined], [tensor("a", ["N", 4]), tensor("b", ["N", 4])])
+    graph = import_model_proto(proto, shapes)
+    assert {name: str(true_shape(graph.types[name].dims)[0]) for name in sizes} == sizes
+
+
+def test_sizes_given_apart_are_noted() -> None:
+    proto = model([node("Concat", "a b", axis=0)], [tensor("a", ["N", 4]), tensor("b", ["N", 4])])
+    with pytest.warns(DeclaredShapeWarning, match="axis 0 of input 'b' is called 'N'"):
         import_model_proto(proto, {"a": (3, 4), "b": (2, 4)})
 
 
@@ -181,7 +214,7 @@ def test_sizes_of_different_symbols_are_compared_at_run_time() -> None:
 @pytest.mark.parametrize(
     ("shapes", "reason", "hint"),
     [
-        ({"x0": ("M:1..4", 3), "x1": ("K:1..4", 3)}, "symbol 'N' is named 'M' and 'K'", ""),
+        ({"x0": ("M:1..4", 3), "N": ("K:1..4",)}, "symbol 'N' is named 'M' and 'K'", ""),
         ({"x0": ("M:1..4", 3), "x1": ("M:1..5", 3)}, "'N' to 1..4 and to 1..5", ""),
         ({"x0": ("N:1..4", 3), "x1": ("N:1..5", 3)}, "'N' to 1..4 and to 1..5", ""),
         ({"x0": ("N:1..4", 3), "x1": (2, 3)}, "'N' to 1..4 and to 2", ""),

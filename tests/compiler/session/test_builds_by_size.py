@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx.parser import parse_model
 
@@ -242,3 +243,24 @@ def test_a_run_like_the_last_is_served_without_a_look_at_the_model(tmp_path: Pat
     served = serve(np.zeros(4))  # the third size, with which a build for a range begins
     assert builds.wait(60)
     assert builds.is_range(serve(np.zeros(4))) and not builds.is_range(served)
+
+
+def test_a_name_that_inputs_share_may_stand_for_several_sizes(tmp_path: Path) -> None:
+    """As in files whose exporter was told to call axis 1 of every input the width."""
+    path = tmp_path / "widths.onnx"
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[n, width] x, float[n, width] z) => (float[n, all] y)
+    { y = Concat <axis = 1> (x, z) }"""
+    onnx.save(parse_model(text), path)
+    session = InferenceSession(path)
+    builds = session.builds
+    assert builds is not None
+    theirs = onnxruntime.InferenceSession(path)
+    for size in (3, 4, 4, 5, 6, 7):  # as one size first
+        for other in (size, 2, 2 * size) if size > 3 else (size,):
+            feed = {"x": np.ones((2, size), np.float32), "z": np.zeros((2, other), np.float32)}
+            expected = theirs.run(None, feed)[0]
+            np.testing.assert_array_equal(session.run(None, feed)[0], expected)
+            assert builds.wait(60)
+    session.run(None, {"x": np.ones((2, 5), np.float32), "z": np.ones((2, 3), np.float32)})
+    assert builds.is_range(session.executable)

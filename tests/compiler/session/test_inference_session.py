@@ -379,7 +379,6 @@ def test_a_model_with_open_sizes_is_built_for_those_that_come(tmp_path: Path) ->
         ({**FEED, "u": X}, "the model has no input 'u'"),
         ({"x": X, "y": Y[:, :2]}, "input 'y' has the shape [2, 2], the model declares [batch, 3]"),
         ({"x": X, "y": Y[0]}, "input 'y' has the shape [3]"),
-        ({"x": X, "y": Y[:1]}, "another input has the size 1 for 'batch'"),
         ({"x": X.astype(np.float64), "y": Y}, "input 'x' has elements of type f64"),
         ([X, Y], "inputs are given by name, as a dict, not as list"),
     ],
