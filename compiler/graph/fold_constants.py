@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.rewriter import Rewriter, consumers, use_counts
 from tunefarm.compiler.kernels.count_work import kernel_iterations
@@ -19,8 +21,9 @@ from tunefarm.compiler.types.numerics import FLUSH, Denormals
 
 # A result that is larger than all its inputs together (expand, tile, pad, a broadcast) is only
 # folded up to this size: beyond it, computing it at run time is cheaper than storing it. Weights
-# that waited (`folds_late`) are folded at any size for readers that have no other way than to
-# compute all of them in every run: elements are looked up, and pointwise readers widen their own.
+# that waited (`folds_late`), and those whose elements are widened, are folded at any size for
+# readers that have no other way than to compute all of them in every run: elements are looked up,
+# and pointwise readers widen their own.
 GROWTH_LIMIT_BYTES = 1 << 20
 # Nor is one folded that takes more steps than this to compute; NumPy makes 10^7 to 10^9 a second.
 WORK_LIMIT = 1 << 31
@@ -43,9 +46,10 @@ def run(
     """The graph with constant nodes replaced by constants of the same name.
 
     A node stays when its result exceeds both `GROWTH_LIMIT_BYTES` and the bytes of its inputs (each
-    counted once; weights that waited may), when it takes more than `WORK_LIMIT` steps, and where
-    the constants would exceed the allowed bytes. What no node reads any more is let go. `denormals`
-    become what they would become in a run. Raises `LimitError` when the time is over.
+    counted once; weights that waited or are widened may), when it takes more than `WORK_LIMIT`
+    steps, and where the constants would exceed the allowed bytes. What no node reads any more is
+    let go. `denormals` become what they would become in a run. Raises `LimitError` when the time is
+    over.
     """
     allowance = allowance or ResourceBudget()
     rewriter = Rewriter(graph)
@@ -54,9 +58,8 @@ def run(
     for node in graph.nodes:
         size = rewriter.types[node.output].bytes
         waits = not late and operator(node.operator).folds_late
-        whole = operator(node.operator).folds_late and any(
-            map(_needs_all, readers.get(node.output, ()))
-        )
+        grows = operator(node.operator).folds_late or (late and _widens(rewriter, node))
+        whole = grows and any(map(_needs_all, readers.get(node.output, ())))
         if waits or not _foldable(rewriter, node, whole) or size > free:
             rewriter.keep(node)
             continue
@@ -69,6 +72,13 @@ def run(
             if not uses[name] and name not in graph.constants:
                 free += rewriter.constants.pop(name).nbytes
     return rewriter.finish()
+
+
+def _widens(rewriter: Rewriter, node: Node) -> bool:
+    """Whether a result is larger than its inputs only since its elements are."""
+    elements = [prod(rewriter.types[name].shape) for name in node.inputs if name]
+    pointwise = operator(node.operator).pattern is Pattern.ELEMENTWISE
+    return pointwise and prod(rewriter.types[node.output].shape) <= max(elements, default=0)
 
 
 def _needs_all(reader: Node) -> bool:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from tests.compiler.graph.graph_helpers import GraphMaker, assert_same_meaning, operators
 from tunefarm.compiler.graph import fold_constants
@@ -60,6 +61,26 @@ def test_weights_that_waited_are_folded_at_any_size() -> None:
     folded = fold_constants.run(graph)
     assert operators(folded) == ["conv"]
     assert_same_meaning(graph, folded)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "i8"])
+def test_weights_that_are_widened_are_folded_at_any_size(dtype: str) -> None:
+    """As in files of 16-bit weights: a convolution has no filters but those of its own type."""
+    maker = GraphMaker()
+    stored = maker.constant(np.ones((512, 128, 3, 3), DType(dtype).numpy))  # 2.25 MiB as floats
+    filters = maker.node("cast", stored, to="f32")
+    graph = maker.graph(maker.node("conv", maker.input(1, 128, 7, 7), filters))
+    assert operators(fold_constants.early(graph)) == ["cast", "conv"]
+    folded = fold_constants.run(graph)
+    assert operators(folded) == ["conv"]
+    assert_same_meaning(graph, folded)
+
+
+def test_what_is_widened_for_pointwise_readers_stays_as_it_is_stored() -> None:
+    maker = GraphMaker()
+    stored = maker.constant(np.ones((1024, 512), np.float16))  # 2 MiB as floats
+    added = maker.node("add", maker.input(1024, 512), maker.node("cast", stored, to="f32"))
+    assert operators(fold_constants.run(maker.graph(added))) == ["cast", "add"]
 
 
 def test_a_table_that_elements_are_looked_up_in_stays_as_it_is_stored() -> None:
