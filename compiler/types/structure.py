@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -244,7 +245,7 @@ class StringTable:
     @property
     def all(self) -> tuple[str, ...]:
         """All words, in the order of their numbers."""
-        return (*self._table.words, *self._added)
+        return (*self._table.words, *self._added) if self._added else self._table.words
 
     def numbers(self, texts: Any) -> Any:
         """An array of words as one of their numbers, i64. Integers are numbers already.
@@ -254,8 +255,13 @@ class StringTable:
         array = np.asarray(texts)
         if array.dtype.kind in "iu":
             return array
-        numbers = [self.number(item) for item in strings_of(array).ravel().tolist()]
-        return np.array(numbers, np.int64).reshape(array.shape)
+        words = _words_of(array)
+        found = map(self._table.numbers.get, words, repeat(-1))
+        numbers = np.fromiter(found, np.int64, len(words))
+        if (numbers < 0).any():
+            new = {word: self.number(word) for word in dict.fromkeys(words)}
+            numbers = np.fromiter(map(new.__getitem__, words), np.int64, len(words))
+        return numbers.reshape(array.shape)
 
     def texts(self, numbers: Any) -> Any:
         """The words of an array of numbers, as objects; "" for a number of none."""
@@ -285,11 +291,17 @@ class StringTable:
 def strings_of(given: Any) -> npt.NDArray[np.object_]:
     """An array of strings as objects. Raises `TypeError` for an array of anything else."""
     array = np.asarray(given)
+    strings = np.empty(array.size, object)
+    strings[:] = _words_of(array)
+    return strings.reshape(array.shape)
+
+
+def _words_of(array: npt.NDArray[Any]) -> list[str]:
+    """The elements of an array of strings. Raises `TypeError` for an array of anything else."""
     if array.dtype.kind not in "UTSO":
         raise TypeError(f"it has elements of the type {array.dtype}, and must have strings")
-    strings = np.empty(array.size, object)
-    strings[:] = [_text(item) for item in array.ravel().tolist()]
-    return strings.reshape(array.shape)
+    items: list[Any] = array.ravel().tolist()
+    return items if {*map(type, items)} == {str} else [*map(_text, items)]
 
 
 def _text(item: Any) -> str:
