@@ -61,7 +61,7 @@ from tunefarm.compiler.schedule.sketches.row_parts import (
 from tunefarm.compiler.schedule.sketches.row_shape import KernelFacts
 from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
 from tunefarm.compiler.schedule.steps.kernel_forms import BlockAttention
-from tunefarm.compiler.schedule.steps.loop_kinds import Unroll, Vectorize
+from tunefarm.compiler.schedule.steps.loop_kinds import Prefetch, Unroll, Vectorize
 from tunefarm.compiler.schedule.steps.new_stages import CacheRead, CacheWrite, Hoist
 from tunefarm.compiler.schedule.steps.placement import STACK_BYTES, ComputeAlong, ComputeAt
 from tunefarm.compiler.schedule.steps.step import Step
@@ -79,6 +79,7 @@ QUERIES = (1, 2, 4, 6, 8, 12, 16, 18, 24, 30, 32, 36, 42, 48, 64, 96, 128)
 KEYS_AT_ONCE = (64, 128, 256, 512)
 MANY_BLOCKS = 4  # of queries, per thread
 CACHE_SHARE = 4  # parts of the second-level cache, of which scores and weights fill one
+PREFETCH_DISTANCES = (0, 1024, 4096)  # elements, of keys and values that are read once
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,13 @@ def shares_keys(parts: Attention) -> bool:
     """Several stacks of queries have the same keys."""
     own = {name for item in parts.key.indices for name in axes_of(item)}
     return any(axis.name not in own and axis.extent > 1 for axis in parts.batch)
+
+
+def streams(context: AttentionContext) -> list[str]:
+    """The inputs that hold keys and values."""
+    inputs = {item.name for item in context.kernel.inputs}
+    read = dict.fromkeys((context.parts.key.buffer, context.parts.value.buffer))
+    return [name for name in read if name in inputs]
 
 
 def row_bytes(context: AttentionContext, keys: int) -> int:
@@ -261,6 +269,9 @@ def _sketch(name: str, context: AttentionContext, target: Target) -> tuple[Sketc
     ]
     once = preferred[0] >= parts.queries.extent and not shares_keys(parts)
     choices.append((Choice("packing", ("whole", "tile")), "tile" if once else "whole"))
+    if once and streams(context):
+        # They come from memory, and products of few queries wait for each of them.
+        choices.append((Choice("prefetch", PREFETCH_DISTANCES), PREFETCH_DISTANCES[1]))
     if context.facts.threads > 1:
         choices.append((Choice("chunks", CHUNKS), 2))
     sketch = Sketch.planned(name, choices, lambda values: _Candidates(context, values))
@@ -338,7 +349,9 @@ class _Candidates(AttentionSteps):
         outer = (*context.batch, f"{rows}.o")
         shared = outer if self.values.integers("chunks").item() else ()
         where = "parallel" if len(shared) > 1 else outer[-1]
+        ahead = self.values.integers("prefetch").item()
         return [
+            *(Prefetch(name, ahead) for name in streams(context) if ahead),
             BlockAttention(self.keys.item(), context.lanes, context.online),
             *self._packed_keys(),
             Hoist(output, context.parts.columns.name, quotient),
@@ -546,6 +559,7 @@ class _Candidates(AttentionSteps):
             lanes=np.full(count, extent / (most * lanes)),
             aliased=np.ones(count),
             temporary=scores,
+            ahead=values.integers("prefetch"),
             pieces=pieces,
             grains=grains,
         )

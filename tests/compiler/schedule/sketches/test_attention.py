@@ -1,0 +1,49 @@
+"""Attention's choices: keys and values that are read once are prefetched."""
+
+import numpy as np
+
+from tests.compiler.schedule.small_kernels import f32, inputs_for, kernel_of, run_kernel
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.schedule.spaces import schedule_space
+from tunefarm.compiler.schedule.steps.loop_kinds import Prefetch
+from tunefarm.compiler.target import Target, host_target
+from tunefarm.configs.settings import load_target
+
+KEYS = 300
+TARGETS = [
+    Target.from_json(load_target(name).model_dump())
+    for name in ("x86-64-v3", "znver5", "neoverse-n1")
+]
+
+
+def _attention(queries: int) -> FusedKernel:
+    shapes = [f32(2, queries, 64), f32(2, KEYS, 64), f32(2, KEYS, 64)]
+    return kernel_of(shapes, [("attention", ["x0", "x1", "x2"], {"scale": 0.1})])
+
+
+def test_keys_and_values_of_few_queries_are_prefetched() -> None:
+    kernel = _attention(7)
+    for target in TARGETS:
+        space = schedule_space(kernel, target)
+        steps = space.schedule(space.default()).steps
+        assert {step.buffer for step in steps if isinstance(step, Prefetch)} == {"in1", "in2"}
+
+
+def test_keys_of_many_blocks_of_queries_are_not_prefetched() -> None:
+    for target in TARGETS:
+        sketch = schedule_space(_attention(KEYS), target).sketches[0]
+        assert "prefetch" not in {choice.name for choice in sketch.choices}
+
+
+def test_prefetches_change_no_result() -> None:
+    kernel = _attention(7)
+    space = schedule_space(kernel, host_target())
+    default, inputs = space.default(), inputs_for(kernel)
+    found = []
+    for distance in (0, 1024, 4096):
+        candidate = space.find(default.sketch, {**space.choices(default), "prefetch": distance})
+        assert candidate is not None
+        schedule = space.schedule(candidate)
+        assert any(isinstance(step, Prefetch) for step in schedule.steps) == bool(distance)
+        found.append(run_kernel(kernel, schedule, inputs))
+    assert all(np.array_equal(found[0], other) for other in found[1:])
