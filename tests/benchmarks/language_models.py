@@ -4,12 +4,15 @@
         [--threads T] [--layers 12] [--precisions default,int8-activations] [--cpu-time]
 
 onnxruntime has the same file; so has onnxruntime-genai, where it is installed. OpenVINO has the
-same weights without GroupQueryAttention, and its caches are states. llama.cpp has a file of the
-same shapes in Q4_0 (fewer bytes: its scales have 16 bits), where the packages llama-cpp-python and
-gguf are installed. Engines run interleaved. Printed are medians, how many times as fast ours in the
-first precision is, by medians of ratios of the rounds, and the share of the read bandwidth, of the
-same run, that our steps have in weights, scales and caches. `--cpu-time` takes the process's time,
-for a loaded machine and one thread, and waits for no cores.
+same weights without GroupQueryAttention, and its caches are states. Both run with activations of
+8 bits, in blocks of 32, and in f32; OpenVINO also with its defaults, which depend on the CPU (bf16
+with AMX). llama.cpp, which rounds activations to 8 bits, has a file of the same shapes in Q4_0
+(fewer bytes: its scales have 16 bits), where the packages llama-cpp-python and gguf are installed.
+
+Engines run interleaved. Printed are medians, how many times as fast ours in the first precision is,
+by medians of ratios of the rounds, and the share of the read bandwidth, of the same run, that our
+steps have in weights, scales and caches. `--cpu-time` takes the process's time, for a loaded
+machine and one thread, and waits for no cores.
 """
 
 from __future__ import annotations
@@ -48,6 +51,14 @@ from tunefarm.tuner.confirm.latency import pinned
 
 _ROOM = 64
 """Tokens behind the longest prompt."""
+ORT = "onnxruntime"
+_GROUP = "DYNAMIC_QUANTIZATION_GROUP_SIZE"
+OPENVINO_PRECISIONS: dict[str, dict[str, str | int]] = {
+    "f32": {"INFERENCE_PRECISION_HINT": "f32", _GROUP: 0},
+    "int8": {"INFERENCE_PRECISION_HINT": "f32", _GROUP: 32},
+    "defaults": {},
+}
+"""What OpenVINO computes with, by what it is told."""
 
 
 def sizes_of(layers: int, positions: int) -> Sizes:
@@ -57,7 +68,9 @@ def sizes_of(layers: int, positions: int) -> Sizes:
 
 def write(folder: Path, sizes: Sizes, threads: int) -> None:
     """The decoder in the form of each engine."""
-    onnx.save(decoder("gqa", sizes), folder / "model.onnx")
+    model = decoder("gqa", sizes)
+    onnx.save(model, folder / "model.onnx")
+    onnx.save(in_f32(model), folder / "f32.onnx")
     onnx.save(decoder("concat", sizes), folder / "plain.onnx")
     caches = {
         f"{when}_{kind}_names": f"{name}.%d.{kind}"
@@ -79,13 +92,22 @@ def write(folder: Path, sizes: Sizes, threads: int) -> None:
         "outputs": {"logits": "logits", **present},
     }
     tokens = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
-    model = {**tokens, "type": "llama", "vocab_size": sizes.words, "decoder": described}
-    model["context_length"] = sizes.positions
+    config = {**tokens, "type": "llama", "vocab_size": sizes.words, "decoder": described}
+    config["context_length"] = sizes.positions
     search = {"past_present_share_buffer": True, "max_length": sizes.positions}
-    text = json.dumps({"model": model, "search": search})
+    text = json.dumps({"model": config, "search": search})
     (folder / "genai_config.json").write_text(text, "utf-8")
     if find_spec("gguf"):
         _write_gguf(folder / "model.gguf", sizes)
+
+
+def in_f32(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model, which no longer allows that activations are rounded to 8 bits."""
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            if attribute.name == "accuracy_level":
+                attribute.i = 1
+    return model
 
 
 def _write_gguf(path: Path, sizes: Sizes) -> None:
@@ -148,8 +170,11 @@ def our_generator(path: Path, longest: int, threads: int, precision: str) -> Gen
     return Generator(built)
 
 
-def openvino_stream(path: Path, sizes: Sizes, threads: int) -> TokenStream:
-    """OpenVINO with the decoder in plain operators and its caches as states."""
+def openvino_stream(path: Path, sizes: Sizes, threads: int, precision: str) -> TokenStream:
+    """OpenVINO with the decoder in plain operators and its caches as states.
+
+    The `precision` is one of `OPENVINO_PRECISIONS`.
+    """
     import openvino
     from openvino._offline_transformations import apply_make_stateful_transformation
 
@@ -166,9 +191,8 @@ def openvino_stream(path: Path, sizes: Sizes, threads: int) -> TokenStream:
     apply_make_stateful_transformation(model, pairs)
     options = {
         "INFERENCE_NUM_THREADS": threads,
-        "INFERENCE_PRECISION_HINT": "f32",
-        "DYNAMIC_QUANTIZATION_GROUP_SIZE": 32,
         "PERFORMANCE_HINT": "LATENCY",
+        **OPENVINO_PRECISIONS[precision],
     }
     compiled = core.compile_model(model, "CPU", options)
     request = compiled.create_infer_request()
@@ -245,7 +269,7 @@ def report(
             bytes = step_bytes(generators[name], len(ids) + steps / 2) * steps / step
             share = f"  {bytes / read:.2f} of {read / 1e9:.1f} GB/s"
         print(
-            f"{len(ids):5} tokens  {name:18} prompt {1e3 * prompt:8.1f} ms ({first:5.2f})"
+            f"{len(ids):5} tokens  {name:26} prompt {1e3 * prompt:8.1f} ms ({first:5.2f})"
             f"  decode {steps / step:7.1f} tokens/s ({others:5.2f}){share}",
             flush=True,
         )
@@ -279,7 +303,10 @@ def main(arguments: list[str] | None = None) -> int:
             for name, generator in generators.items()
         }
         del streams[OURS]
-        streams["OpenVINO"] = openvino_stream(folder / "plain.onnx", sizes, options.threads)
+        streams[f"{ORT}, f32"] = token_streams(str(folder / "f32.onnx"), first)[ORT]
+        for name in OPENVINO_PRECISIONS:
+            stream = openvino_stream(folder / "plain.onnx", sizes, options.threads, name)
+            streams[f"OpenVINO, {name}"] = stream
         if find_spec("llama_cpp") and find_spec("gguf"):
             file = folder / "model.gguf"
             streams["llama.cpp"] = llama_stream(file, sizes.positions, options.threads)
