@@ -396,6 +396,19 @@ def agreeing(
     return programs
 
 
+def repeats_itself(model: Executable, sizes: Mapping[str, int], agree: Agree) -> bool:
+    """Whether two runs of the model at these sizes agree.
+
+    They do not where sizes contradict each other, such as a total length beyond what the past and
+    the new tokens come to: memory that nobody wrote decides there.
+    """
+    try:
+        agreeing(placed_programs([model, model], sizes), agree)
+    except MeasureError:
+        return False
+    return True
+
+
 def placed_programs(
     models: Sequence[Executable],
     sizes: Mapping[str, int] | None = None,

@@ -15,6 +15,7 @@ from itertools import zip_longest
 from statistics import median
 from typing import Any
 
+from tunefarm.compiler.errors import MeasureError
 from tunefarm.compiler.kernels.kernel_sizes import greatest_sizes
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
@@ -30,6 +31,7 @@ from tunefarm.tuner.confirm.latency import (
     Agree,
     aligned_inputs,
     compare_models,
+    repeats_itself,
 )
 from tunefarm.tuner.confirm.whole_model import ModelBuilds
 from tunefarm.tuner.records.size_ranges import Ratio, SizePlan, SizePoint, SizeRange, cover, merged
@@ -218,7 +220,11 @@ def confirm_plan(
     agree: Agree,
 ) -> SizePlan:
     """The plan with the model's latency at each point, as far as `seconds` suffice; ranges whose
-    programs are slower than what is applied anyway lose their schedules."""
+    programs are slower than what is applied anyway lose their schedules.
+
+    Points have no latency whose sizes contradict each other. Raises MeasureError where outputs
+    differ at another one.
+    """
     choose = builds.choose(target)
     one, _ = builds.compile(target, choose)
     programs = [
@@ -236,15 +242,16 @@ def confirm_plan(
         place = next(place for place, item in enumerate(plan.ranges) if item.holds(point))
         if left < AT_LEAST:
             break
-        own = programs[place]
-        latency = compare_models(
-            Executable(untuned.of_tensors()),
-            Executable(own.of_tensors()),
-            Executable(one.of_tensors()),
-            replace(COMPARISON, max_seconds=left),
-            agree,
-            sizes=point.symbols,
+        base, own, other = (
+            Executable(spec.of_tensors()) for spec in (untuned, programs[place], one)
         )
+        options = replace(COMPARISON, max_seconds=left)
+        try:
+            latency = compare_models(base, own, other, options, agree, sizes=point.symbols)
+        except MeasureError:
+            if repeats_itself(base, point.symbols, agree):
+                raise
+            continue
         if latency.is_slower:
             slower.add(place)
         applied = latency.applied

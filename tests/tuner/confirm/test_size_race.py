@@ -9,21 +9,27 @@ import onnx
 import pytest
 
 from tests.tuner.setting import TILES, Setting
+from tunefarm.compiler.errors import MeasureError
 from tunefarm.compiler.frontend.zoo import build_model
 from tunefarm.compiler.frontend.zoo.network import Size
 from tunefarm.compiler.graph.serialize import structural_hash
 from tunefarm.compiler.kernels.kernel_sizes import greatest_sizes
 from tunefarm.compiler.pipeline import kernels_of
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN
 from tunefarm.compiler.target import host_target
 from tunefarm.compiler.types.extents import Shapes
+from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS
 from tunefarm.configs.settings import load_settings
 from tunefarm.db.store import Store
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
 from tunefarm.measure.sandbox.import_model import import_model
 from tunefarm.tuner.building.size_plan import record_size_plan, size_plan
-from tunefarm.tuner.confirm.size_race import CONTENDERS, SizeRace, contenders
+from tunefarm.tuner.confirm import size_race
+from tunefarm.tuner.confirm.latency import outputs_agree
+from tunefarm.tuner.confirm.size_race import CONTENDERS, SizeRace, confirm_plan, contenders
+from tunefarm.tuner.confirm.whole_model import ModelBuilds
 from tunefarm.tuner.model.cost_model import BoostedTrees
-from tunefarm.tuner.records.size_ranges import points_of
+from tunefarm.tuner.records.size_ranges import SizePlan, SizeRange, points_of
 from tunefarm.tuner.search.make_tasks import TaskSource, distinct_kernels, make_tasks
 from tunefarm.tuner.search.tasks import TuningTask, plan
 
@@ -127,3 +133,33 @@ def test_what_was_found_best_at_any_size_races(tmp_path: Path) -> None:
     found = list(contenders(task, [other], {task.key.workload: fast[1]}))
     assert found[:2] == [fast[1], task.default.hash]
     assert {fast[0], fast[-1]} <= set(found) and len(found) == CONTENDERS
+
+
+def test_sizes_that_contradict_each_other_have_no_latency(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that does not agree with itself is not measured; with other ones outputs count."""
+
+    def differ(*_: object, **__: object) -> None:
+        raise MeasureError("outputs differ")
+
+    monkeypatch.chdir(tmp_path)
+    size = Size(width=0.0625, tokens=13, layers=1, dynamic=True)
+    onnx.save(build_model("encoder", size=size), "encoder.onnx")
+    settings = load_settings(overrides={"database.url": "tuning.db"}, environment={})
+    graph, host = import_model("encoder.onnx", SHAPES), host_target()
+    assert graph.signature is not None
+    points = points_of(graph.signature)
+    whole = SizePlan((SizeRange({"sequence": (1, 24)}, {}),), {})
+    monkeypatch.setattr(size_race, "compare_models", differ)
+    with Store.open("tuning.db") as store:
+        builds = ModelBuilds(graph, settings, DEFAULT_NUMERICS, store, DEFAULT_PLAN)
+        untuned, _ = builds.compile(host, builds.choose(host))
+
+        def confirmed() -> SizePlan:
+            return confirm_plan(builds, host, untuned, whole, points, 60.0, outputs_agree)
+
+        with pytest.raises(MeasureError):
+            confirmed()
+        monkeypatch.setattr(size_race, "repeats_itself", lambda *_: False)
+        assert not confirmed().models
