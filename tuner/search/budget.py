@@ -58,8 +58,10 @@ class TaskProgress:
     """What the budget knows of one task.
 
     `best` is the latency that the task's nominee is expected to have when it is confirmed: it rises
-    when a schedule was believed too much. `weight` is what a second of it is worth next to one of
-    the model at its maximum sizes: a model that is to be fast at small sizes is so by shares.
+    when a schedule was believed too much. `cycles` are those that a call is estimated to take with
+    the default schedule, infinity where nothing estimates them. `weight` is what a second of it is
+    worth next to one of the model at its maximum sizes: a model that is to be fast at small sizes
+    is so by shares.
     """
 
     occurrences: int
@@ -76,6 +78,7 @@ class TaskProgress:
     seconds: float = 0.0  # spent on building, checking and timing
     history: list[float] = field(default_factory=list)  # best latency after each trial
     weight: float = 1.0
+    cycles: float = math.inf
 
     def record(self, best: float, seconds: float = 0.0) -> None:
         """Count a finished trial that took `seconds`, after which the best latency is this."""
@@ -99,6 +102,11 @@ class TaskProgress:
     def cost(self) -> float:
         """Seconds that the model spends in this kernel with the best schedule so far, weighted."""
         return self.weight * self.occurrences * self.best
+
+    @property
+    def cost_cycles(self) -> float:
+        """Cycles that the model is estimated to spend in this kernel, weighted."""
+        return self.weight * self.occurrences * self.cycles
 
     @property
     def recent_rate(self) -> float:
@@ -216,7 +224,8 @@ class Budget:
     def next_task(self, tasks: Sequence[TaskProgress], seconds: float) -> int | None:
         """Index of the task whose next trials are expected to gain most, or None at the end.
 
-        Tasks that were never tried come first.
+        Tasks that were never tried come first, of these the ones that are estimated to take
+        longest: a job may be too short for all of them.
         """
         if self.job_end(tasks, seconds) is not None:
             return None
@@ -230,9 +239,10 @@ class Budget:
         trials = sum(task.trials for task in tasks)
         usual = (sum(task.seconds for task in tasks) / trials if trials else 0.0) or 1.0
 
-        def priority(i: int) -> tuple[float, int, int]:
+        def priority(i: int) -> tuple[float, int, float, int]:
             task = tasks[i]
-            return (task.expected_gain(unknown_cost, usual), -(task.trials + task.pending), -i)
+            gain = task.expected_gain(unknown_cost, usual)
+            return (gain, -(task.trials + task.pending), task.cost_cycles, -i)
 
         return max(open_tasks, key=priority)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -14,6 +15,8 @@ from tunefarm.compiler.kernels.workload_key import workload_key
 from tunefarm.compiler.pipeline import kernels_of
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.runtime.spec.kernel_report import node_names
+from tunefarm.compiler.schedule.cycles import cycles
+from tunefarm.compiler.schedule.space import Candidate, ScheduleSpace
 from tunefarm.compiler.schedule.spaces import schedule_space
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.numerics import Numerics
@@ -142,7 +145,9 @@ def _tasks_of(
                     make_strategy(search.sampler, problem),
                     first=[default.candidate, *own, *nearest_bests(kernel, space, known)],
                 ),
-                progress=TaskProgress(occurrences),
+                progress=TaskProgress(
+                    occurrences, cycles=_cycles(space, default.candidate, target)
+                ),
                 default=default,
                 target=name,
                 sizes=source.sizes.get(key, ""),
@@ -150,6 +155,15 @@ def _tasks_of(
             )
         )
     return tasks
+
+
+def _cycles(space: ScheduleSpace, candidate: Candidate, target: Target) -> float:
+    """Estimated, of a call with the candidate; infinity for loops whose cycles nothing counts."""
+    sketch = space.sketch(candidate.sketch)
+    if sketch.shape is None:
+        return math.inf
+    shape, _ = sketch.shape_of([(value,) for value in space.choices(candidate).values()])
+    return max(1.0, float(cycles(shape, target)[0]))
 
 
 def _score(model: CostModel, extract: FeatureExtractor) -> Score:

@@ -22,6 +22,17 @@ def test_untried_tasks_come_first() -> None:
     assert Budget(Limits()).next_task(tasks, 0.0) == 1
 
 
+def test_first_trials_go_where_most_time_is_estimated() -> None:
+    tasks = [TaskProgress(9, cycles=10.0), TaskProgress(1, cycles=1e6), TaskProgress(4, cycles=1e3)]
+    order = []
+    for _ in tasks:
+        index = Budget(Limits()).next_task(tasks, 0.0)
+        assert index is not None
+        order.append(index)
+        tasks[index].pending += 1
+    assert order == [1, 2, 0]
+
+
 def test_pending_trials_count_as_tried() -> None:
     tasks = [TaskProgress(1, pending=8), TaskProgress(1)]
     assert Budget(Limits()).next_task(tasks, 0.0) == 1
