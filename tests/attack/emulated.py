@@ -17,6 +17,7 @@ from tests.attack.emulated_sizes import sized_outputs
 from tests.attack.sized import Calls, Sized
 from tests.attack.sized_drawing import SizedDrawn
 from tests.compiler.runtime.emulated import COMPILER, EMULATOR
+from tests.targets import target_named
 from tunefarm import compiler
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.frontend.import_onnx import import_onnx
@@ -24,7 +25,6 @@ from tunefarm.compiler.pipeline import compile_model
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.extents import Shapes
-from tunefarm.configs.settings import load_target
 
 ARMS = ("armv8-neon", "neoverse-v1")
 NO_EMULATOR = "no emulator"
@@ -43,7 +43,7 @@ class Emulated(Sized):
 
     def target_of(self, seed: int) -> Target:
         """One of the Arms by turns."""
-        return Target.from_json(load_target(ARMS[seed % len(ARMS)]).model_dump())
+        return target_named(ARMS[seed % len(ARMS)])
 
     def built(self, path: Path, shapes: Shapes, seed: int) -> Executable:
         """What has no symbols after all is built for this machine: of it there are other tests."""

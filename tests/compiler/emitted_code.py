@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.compiler.schedule.small_kernels import f32, graph_of, kernel_of
+from tests.targets import target_named
 from tunefarm.compiler import VERSION
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.frontend.zoo import build_model
@@ -25,7 +26,6 @@ from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.schedule.spaces import default_schedule, schedule_space
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.tensor_type import Attribute
-from tunefarm.configs.settings import load_target
 
 Json = dict[str, Any]
 
@@ -38,11 +38,6 @@ _DRAWN_FOR = "x86-64-v3"
 
 _NAME = re.compile(r"%[A-Za-z_][\w.]*|^[A-Za-z_]\w*(?=:)", re.MULTILINE)
 """A value or label of LLVM IR, where it is defined or used."""
-
-
-def target_named(name: str) -> Target:
-    """A target of configs/targets."""
-    return Target.from_json(load_target(name).model_dump())
 
 
 def model_code(name: str) -> Json:

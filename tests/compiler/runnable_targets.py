@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
+from tests.targets import target_named
 from tunefarm.compiler.runtime.machine.cpu_features import ARM_FEATURES, X86_FEATURES
 from tunefarm.compiler.target import Target, baseline_target, host_target
-from tunefarm.configs.settings import load_target
 
 _NAMED = ("x86-64-v4", "x86-64-v3", "x86-64-v2")
 _AVX2 = "x86-64-v3"
@@ -19,7 +19,7 @@ _AVX_LACKS = {"avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe"}
 def runnable_targets() -> Sequence[Target]:
     """This CPU, and each lesser one whose code it runs: there masks, registers or vectors lack."""
     host = host_target()
-    named = [Target.from_json(load_target(name).model_dump()) for name in _NAMED]
+    named = [target_named(name) for name in _NAMED]
     avx2 = next(target for target in named if target.cpu == _AVX2)
     avx = tuple(name for name in avx2.features if name not in _AVX_LACKS)
     lesser = [

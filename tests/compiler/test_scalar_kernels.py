@@ -17,6 +17,7 @@ import onnx
 import pytest
 
 from tests.benchmarks.operator_cases.all_cases import all_cases
+from tests.targets import target_named
 from tunefarm.compiler.errors import ScheduleError, TunefarmError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.frontend.zoo import build_model, model_names
@@ -26,7 +27,6 @@ from tunefarm.compiler.pipeline import kernels_of
 from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.spaces import default_schedule
 from tunefarm.compiler.target import Target
-from tunefarm.configs.settings import load_target
 
 Models: TypeAlias = Iterator[tuple[str, Callable[[], onnx.ModelProto]]]
 _LIST = Path(__file__).resolve().parents[1] / "golden" / "scalar_kernels.json"
@@ -51,7 +51,7 @@ def _some_cases() -> Models:
 
 def _scalar_kernels(models: Models, names: Sequence[str]) -> dict[str, dict[str, list[str]]]:
     """By target, for each model that has some, the scalar kernels with the reasons."""
-    targets = {name: Target.from_json(load_target(name).model_dump()) for name in names}
+    targets = {name: target_named(name) for name in names}
     found: dict[str, dict[str, list[str]]] = {name: {} for name in names}
     for name, make in models:
         try:

@@ -8,6 +8,7 @@ from pathlib import Path
 import llvmlite.binding as llvm
 import pytest
 
+from tests.targets import target_named
 from tunefarm.compiler import target as module
 from tunefarm.compiler.machine.amx_set_up import TilePalette
 from tunefarm.compiler.target import (
@@ -19,7 +20,7 @@ from tunefarm.compiler.target import (
 )
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.frozen import frozen
-from tunefarm.configs.settings import load_target, targets
+from tunefarm.configs.settings import targets
 
 FACTS = {
     "triple": "x86_64-unknown-linux-gnu",
@@ -94,7 +95,7 @@ def test_baseline_has_no_matrix_tiles() -> None:
 
 @pytest.mark.parametrize("name", targets())
 def test_named_targets_lie_between_their_kind_and_themselves(name: str) -> None:
-    target = Target.from_json(load_target(name).model_dump())
+    target = target_named(name)
     assert list(target.features) == sorted(set(target.features))
     assert Target.from_json(json.loads(json.dumps(target.to_json()))) == target
     assert "tile_palette" not in target.to_json()
@@ -146,7 +147,7 @@ def test_nobody_asks_for_tiles_where_the_cpu_tells_of_none(monkeypatch: pytest.M
 def test_dot_products_of_named_targets(
     name: str, left: DType, right: DType, instructions: list[str]
 ) -> None:
-    target = Target.from_json(load_target(name).model_dump())
+    target = target_named(name)
     found = target.dot_products(left, right, DType.F32 if left.is_float else DType.I32)
     assert [item.instruction for item in found] == instructions
 

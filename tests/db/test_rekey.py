@@ -15,8 +15,7 @@ import pytest
 
 from tests.db.examples import count_claims
 from tests.db.test_upgrade import DATA, unpacked
-from tunefarm.compiler.target import Target
-from tunefarm.configs.settings import load_target
+from tests.targets import target_named
 from tunefarm.configs.target_key import target_key
 from tunefarm.db import model_queries, queries, schema
 from tunefarm.db.check import check
@@ -31,7 +30,7 @@ from tunefarm.tuner.records.trials import record_to_apply
 TWO_TARGETS = "0007_two_targets"
 WORKLOAD = "89abcdef01234567"
 WORKLOAD_RECORD = WorkloadRecord(WORKLOAD, "conv_relu", {})
-NAMED = Target.from_json(load_target("x86-64-v3").model_dump())
+NAMED = target_named("x86-64-v3")
 
 
 def key(target: str = NAMED.key, threads: int = 1) -> TaskKey:

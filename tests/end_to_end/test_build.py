@@ -17,13 +17,13 @@ from tests.compiler.frontend.onnx_models import model as model_of
 from tests.compiler.frontend.onnx_models import node, tensor
 from tests.end_to_end.tiny_model import tiny_model
 from tests.processes import python
+from tests.targets import target_named
 from tunefarm import compiler
 from tunefarm.compiler.kernels.serialize import kernel_to_json
 from tunefarm.compiler.pipeline import kernels_of
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.schedule.spaces import schedule_space
-from tunefarm.compiler.target import Target, host_target
-from tunefarm.configs.settings import load_target
+from tunefarm.compiler.target import host_target
 from tunefarm.db.records import TargetRecord, TrialRecord, WorkloadRecord
 from tunefarm.db.store import Store
 from tunefarm.tuner.building.request import ARTEFACT, FORMS, LIBRARY
@@ -287,7 +287,7 @@ def test_a_model_for_a_newer_cpu_runs_its_fallback(
     assert build("--config", f"{newer}.toml", "--fallback") == 0
     assert tune("run", "tiny.tuned", "--output", "there.npz") == 0
     fallback = compiler.load("tiny.tuned").spec.target
-    named = Target.from_json(load_target(newer).model_dump())
+    named = target_named(newer)
     able = [other for other in fallback_targets(named) if set(other.features) <= set(HOST.features)]
     assert fallback == able[0] and not set(lacking) & set(fallback.features)
     here, there = np.load("here.npz")["y"], np.load("there.npz")["y"]

@@ -15,6 +15,7 @@ import pytest
 from tests.compiler.runtime.c_models import compile_example, run
 from tests.end_to_end.tiny_model import tiny_model
 from tests.onnxruntime_session import exact_session
+from tests.targets import target_named
 from tunefarm import compiler
 from tunefarm.compiler.errors import InputError
 from tunefarm.compiler.kernels.serialize import kernel_to_json
@@ -25,7 +26,7 @@ from tunefarm.compiler.runtime.artefact.seal import code_digest
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.spec.ports import AnyArray
 from tunefarm.compiler.schedule.spaces import schedule_space
-from tunefarm.compiler.target import Target, host_target
+from tunefarm.compiler.target import host_target
 from tunefarm.configs.settings import load_target
 from tunefarm.db import model_queries
 from tunefarm.db.records import TargetRecord, TrialRecord, WorkloadRecord
@@ -63,7 +64,7 @@ def build(*options: str) -> int:
 
 def record(path: Path, target_name: str) -> str:
     """A record of the convolution for a target; its workload."""
-    target = Target.from_json(load_target(target_name).model_dump())
+    target = target_named(target_name)
     kernels = distinct_kernels(kernels_of("tiny.onnx", target, {"batch": (1,)}))
     workload, kernel = next((key, k) for key, (k, _) in kernels.items() if k.anchor == "conv")
     space = schedule_space(kernel, target)

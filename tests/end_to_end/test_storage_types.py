@@ -12,8 +12,8 @@ import pytest
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from tests.compiler.emitted_code import target_named
 from tests.onnxruntime_session import exact_session
+from tests.targets import target_named
 from tunefarm.compiler import build, load
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.runtime.artefact.array_files import write_outputs

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from tests.targets import target_named
 from tunefarm.compiler.errors import LoweringError
 from tunefarm.compiler.target import Target, host_target
-from tunefarm.configs.settings import load_target
 from tunefarm.measure.measurement import MeasureRequest
 from tunefarm.measure.worker.build_candidate import BuiltCandidate, compile_candidate
 
@@ -23,7 +23,7 @@ def simulated_node() -> Target:
     name = os.environ.get(KIND, "")
     if name.startswith("/"):
         name = Path(name).read_text()
-    return Target.from_json(load_target(name).model_dump()) if name else host_target()
+    return target_named(name) if name else host_target()
 
 
 def compile_here(request: MeasureRequest, target: Target) -> BuiltCandidate:

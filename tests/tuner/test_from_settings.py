@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tunefarm.compiler.target import Target, baseline_target
-from tunefarm.configs.settings import load_target, targets
+from tests.targets import target_named
+from tunefarm.compiler.target import baseline_target
+from tunefarm.configs.settings import targets
 from tunefarm.tuner.from_settings import fallback_targets
-
-
-def named(name: str) -> Target:
-    return Target.from_json(load_target(name).model_dump())
 
 
 @pytest.mark.parametrize(
@@ -24,7 +21,7 @@ def named(name: str) -> Target:
     ],
 )
 def test_variants_need_less_and_less(name: str, vectors: list[int]) -> None:
-    target = named(name)
+    target = target_named(name)
     found = fallback_targets(target)
     assert [other.vector_bytes for other in found] == vectors
     assert all(other.matrix_tiles is None for other in found)
@@ -34,14 +31,14 @@ def test_variants_need_less_and_less(name: str, vectors: list[int]) -> None:
 
 @pytest.mark.parametrize("name", targets())
 def test_the_last_variant_runs_on_every_cpu_of_the_family(name: str) -> None:
-    found = fallback_targets(named(name))
-    assert found[-1] == baseline_target(named(name))
-    assert {other.triple for other in found} == {named(name).triple}
+    found = fallback_targets(target_named(name))
+    assert found[-1] == baseline_target(target_named(name))
+    assert {other.triple for other in found} == {target_named(name).triple}
     assert not any(other.lacking_feature for other in found)
 
 
 def test_code_without_tiles_keeps_what_cpus_without_them_have() -> None:
-    found = fallback_targets(named("sapphirerapids"))[0]
+    found = fallback_targets(target_named("sapphirerapids"))[0]
     assert {"avx512bf16", "avx512vnni"} <= set(found.features)
     for name in ("sapphirerapids", "znver4", "znver5"):
-        assert set(found.features) <= set(named(name).features)
+        assert set(found.features) <= set(target_named(name).features)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.compiler.emitted_code import TARGETS, target_named
+from tests.compiler.emitted_code import TARGETS
 from tests.compiler.llvm.pointwise import Values, machines, run_pointwise
 from tests.compiler.schedule.guarded_run import run_guarded
+from tests.targets import target_named
 from tunefarm.compiler.expr.nodes import cast
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder
 from tunefarm.compiler.llvm.compile_kernel import emit_loops

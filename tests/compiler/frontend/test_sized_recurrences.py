@@ -11,6 +11,7 @@ from onnx.helper import make_node
 
 from tests.compiler.frontend.onnx_models import model, tensor
 from tests.onnxruntime_session import exact_session
+from tests.targets import target_named
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.kernels.kernel import KernelCall
@@ -19,12 +20,10 @@ from tunefarm.compiler.pipeline import compile_model
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.spaces import default_schedule
-from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.tensor_type import Array
-from tunefarm.configs.settings import load_target
 
 STEPS, BATCH, SIZE, HIDDEN = 11, 3, 5, 18
-TARGET = Target.from_json(load_target("x86-64-v3").model_dump())
+TARGET = target_named("x86-64-v3")
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 CASES = [
     (kind, direction, lengths, low)

@@ -13,15 +13,14 @@ from onnx import helper
 
 from tests.compiler.frontend.onnx_models import FLOAT, model, tensor
 from tests.onnxruntime_session import exact_session
+from tests.targets import target_named
 from tunefarm import compiler
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.operators.recurrence import CANDIDATE, RECURRENCE
 from tunefarm.compiler.plan.optimise import optimise
-from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.tensor_type import Array
-from tunefarm.configs.settings import load_target
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 FORMS = ("tensor", "channels", "blocks", "cast")
@@ -184,7 +183,7 @@ def test_weights_of_a_direction_that_a_cache_holds_are_floats(direction: str) ->
 
 @pytest.mark.parametrize(("name", "kind"), [("x86-64-v4", "int8"), ("x86-64-v3", "float32")])
 def test_targets_read_weights_that_fit_the_last_cache_as(name: str, kind: str) -> None:
-    target = Target.from_json(load_target(name).model_dump())
+    target = target_named(name)
     assert stored(*optimised(Layer("LSTM", "tensor"), target.cached_weights)) == [kind]
 
 

@@ -15,6 +15,7 @@ from tests.compiler.frontend.onnx_models import outputs_of
 from tests.compiler.graph.graph_helpers import GraphMaker
 from tests.compiler.schedule.guarded_run import run_guarded
 from tests.compiler.schedule.test_dot_products import TARGETS
+from tests.targets import target_named
 from tunefarm.compiler.graph import dead_code, weight_products
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.rewriter import frozen
@@ -24,13 +25,12 @@ from tunefarm.compiler.operators.evaluate_node import node_kernel
 from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.schedule.sketches import tiled_reduction
 from tunefarm.compiler.schedule.spaces import schedule_space
-from tunefarm.compiler.target import Target, host_target
+from tunefarm.compiler.target import host_target
 from tunefarm.compiler.types.conversions import converted
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.numerics import Numerics
 from tunefarm.compiler.types.tensor_type import Array, Attribute, TensorType
-from tunefarm.configs.settings import load_target
 
 
 def graph_of(
@@ -387,7 +387,7 @@ def test_sums_of_digits_lead_for_many_rows_where_chunks_are_long(
     attributes = MappingProxyType({"bits": bits, "block": block})
     node = Node("weight_product", ("in0", "in1", "in2"), "y", attributes)
     kernel = node_kernel(node, types, (False, True, True))
-    target = Target.from_json(load_target(name).model_dump())
+    target = target_named(name)
     first = schedule_space(kernel, target).sketches[0].name
     assert first == ("digits" if leads else "tiled_unpacked")
 

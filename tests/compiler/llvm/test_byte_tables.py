@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from tests.compiler.schedule.guarded_run import run_guarded, targets
+from tests.targets import target_named
 from tunefarm.compiler.expr.nodes import Expr, binary, cast
 from tunefarm.compiler.kernels.evaluate import evaluate_kernel
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder
 from tunefarm.compiler.schedule.spaces import default_schedule
-from tunefarm.compiler.target import Target, host_target
+from tunefarm.compiler.target import host_target
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import TensorType
-from tunefarm.configs.settings import load_target
 
 
 def _looked_up(data: DType, extent: int, computed: bool) -> FusedKernel:
@@ -33,7 +33,7 @@ def _looked_up(data: DType, extent: int, computed: bool) -> FusedKernel:
 @pytest.mark.parametrize("data", [DType.U8, DType.I8])
 @pytest.mark.parametrize("computed", [False, True])
 def test_every_byte_finds_its_entry(name: str, data: DType, computed: bool) -> None:
-    target = targets().get(name) or Target.from_json(load_target(name).model_dump())
+    target = targets().get(name) or target_named(name)
     if not set(target.features) <= set(host_target().features):
         pytest.skip(f"this CPU does not run code for {name}")
     table = np.random.default_rng(0).integers(-128, 128, 256).astype(np.int8)

@@ -10,14 +10,14 @@ import pytest
 from tests.compiler.golden_files import check_golden
 from tests.compiler.schedule.narrow_kernels import narrowed
 from tests.compiler.schedule.small_kernels import kernel_of
+from tests.targets import target_named
 from tunefarm.compiler.llvm.compile_kernel import emit_loops
 from tunefarm.compiler.llvm.machine import assembly
 from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.spaces import default_schedule
-from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import TensorType
-from tunefarm.configs.settings import load_target, targets
+from tunefarm.configs.settings import targets
 
 PAIRS = ((DType.U8, DType.I8), (DType.I8, DType.I8), (DType.BF16, DType.BF16))
 OFTEN = 4  # so many times at least in the code of a kernel: not for an address
@@ -31,7 +31,7 @@ _PRODUCT = re.compile(
 
 @pytest.mark.parametrize("name", targets())
 def test_products_are_those_of_the_target(name: str, update_golden: bool) -> None:
-    target = Target.from_json(load_target(name).model_dump())
+    target = target_named(name)
     lines = []
     for left, right in PAIRS:
         total = DType.F32 if left.is_float else DType.I32

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.compiler.emitted_code import target_named
 from tests.compiler.loops.tiny_kernels import STEP_KERNELS
 from tests.compiler.schedule.small_kernels import inputs_for, run_kernel
+from tests.targets import target_named
 from tunefarm.compiler.errors import LoweringError
 from tunefarm.compiler.expr.nodes import Load, add, binary, index, integer, mul
 from tunefarm.compiler.kernels.evaluate import evaluate_kernel

@@ -13,6 +13,7 @@ import pytest
 from tests.compiler.runtime.emulated import Case, emulated, kernel_outputs
 from tests.compiler.schedule.guarded_run import run_guarded
 from tests.compiler.schedule.small_kernels import kernel_of
+from tests.targets import target_named
 from tunefarm.compiler.expr.nodes import Expr, Load, binary, cast, const, unary
 from tunefarm.compiler.expr.walk import loads, rewrite
 from tunefarm.compiler.kernels.evaluate import evaluate_kernel
@@ -21,10 +22,9 @@ from tunefarm.compiler.llvm.compile_kernel import emit_loops
 from tunefarm.compiler.llvm.machine import assembly
 from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.spaces import default_schedule
-from tunefarm.compiler.target import Target, host_target
+from tunefarm.compiler.target import host_target
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import TensorType
-from tunefarm.configs.settings import load_target
 
 SHAPE = (7, 37)
 
@@ -58,10 +58,6 @@ IN_F32 = (
 )
 
 
-def target(name: str) -> Target:
-    return Target.from_json(load_target(name).model_dump())
-
-
 def kernel(value: Expr) -> FusedKernel:
     """The value, rounded to f16, of elements x0, x1 and x2."""
     operands = [TensorType(DType.F16, SHAPE)] * 3
@@ -82,7 +78,7 @@ def kernel(value: Expr) -> FusedKernel:
 
 
 def code(value: Expr, name: str) -> str:
-    made, machine = kernel(value), target(name)
+    made, machine = kernel(value), target_named(name)
     schedule = default_schedule(made, machine)
     text = emit_loops(lower(made, schedule), schedule, machine, "kernel").text
     return assembly(text, machine)
@@ -120,7 +116,7 @@ def values(made: FusedKernel, seed: int) -> dict[str, Any]:
 
 @emulated
 def test_arithmetic_in_f16_is_that_in_f32_rounded(tmp_path: Path) -> None:
-    arm, cases = target("neoverse-v1"), []
+    arm, cases = target_named("neoverse-v1"), []
     for seed, value in enumerate((*IN_F16.values(), *IN_F32[1:3])):
         made = kernel(value)
         cases.append(Case(made, default_schedule(made, arm), values(made, seed)))
@@ -151,7 +147,7 @@ def test_arithmetic_in_f16_runs_where_the_cpu_has_it(instruction: str) -> None:
 
 @emulated
 def test_factors_in_f16_are_widened_as_they_are_multiplied(tmp_path: Path) -> None:
-    arm, cases = target("neoverse-v1"), []
+    arm, cases = target_named("neoverse-v1"), []
     for m, k, n in ((1, 64, 40), (7, 33, 17), (5, 128, 3), (16, 30, 32)):
         operands = [TensorType(DType.F16, (m, k)), TensorType(DType.F16, (k, n))]
         made = kernel_of(operands, [("matmul", ["x0", "x1"], {})], ["x1"])

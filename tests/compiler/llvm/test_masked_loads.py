@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from tests.compiler.emitted_code import target_named
+from tests.targets import target_named
 from tunefarm.compiler.expr.instructions import type_of
 from tunefarm.compiler.llvm.loads import masked_load
 from tunefarm.compiler.llvm.machine import assembly, object_code

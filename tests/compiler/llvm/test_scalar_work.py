@@ -5,17 +5,16 @@ from __future__ import annotations
 import pytest
 
 from tests.compiler.kernels.matmul import matmul_kernel
+from tests.targets import target_named
 from tunefarm.compiler.expr.nodes import Expr, Load, add, binary, const, index, integer, mul, unary
 from tunefarm.compiler.llvm.scalar_work import calls_library, scalar_work
 from tunefarm.compiler.loops.ir import For, If, Let, LoopKind, LoopNest, Memory, Store, Update
 from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.spaces import default_schedule, naive_schedule
-from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
-from tunefarm.configs.settings import load_target
 
-TARGET = Target.from_json(load_target("x86-64-v3").model_dump())
-WITHOUT_GATHER = Target.from_json(load_target("x86-64-v2").model_dump())
+TARGET = target_named("x86-64-v3")
+WITHOUT_GATHER = target_named("x86-64-v2")
 ROWS, LANES = 1000, 8
 X, TABLE = Memory("x", DType.F32, (1 << 16,)), Memory("table", DType.I64, (1 << 16,))
 Y = Memory("y", DType.F32, (ROWS * LANES,))

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from tests.compiler.loops.tile_nests import product_nest
+from tests.targets import target_named
 from tunefarm.compiler.errors import LoweringError
 from tunefarm.compiler.llvm.emit_kernel import emit_kernel
 from tunefarm.compiler.llvm.machine import assembly, object_code
@@ -15,20 +16,15 @@ from tunefarm.compiler.loops.ir import LoopKind, LoopNest
 from tunefarm.compiler.machine.amx_set_up import FULL_PALETTE
 from tunefarm.compiler.runtime.entry.entry import entry_ir
 from tunefarm.compiler.runtime.machine.thread_pool import pool_ir
-from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
-from tunefarm.configs.settings import load_target
 
 BYTES = (DType.U8, DType.I8, DType.I32)
-
-
-def target(name: str = "sapphirerapids") -> Target:
-    return Target.from_json(load_target(name).model_dump())
+TILES = target_named("sapphirerapids")
 
 
 def tile_lines(nest: LoopNest) -> list[str]:
     """The instructions about tiles of the kernel that the nest is, with their tiles."""
-    text = assembly(emit_kernel(nest, target(), "kernel")[0], target())
+    text = assembly(emit_kernel(nest, TILES, "kernel")[0], TILES)
     found = re.findall(r"^\t((?:tile|tdp|ldtile)\w*)\t?(.*)$", text, re.MULTILINE)
     return [" ".join([name, *re.findall(r"%tmm\d", rest)]) for name, rest in found]
 
@@ -68,13 +64,13 @@ def test_types_choose_the_instruction(left: DType, right: DType, instruction: st
 def test_types_without_an_instruction_are_refused() -> None:
     nest = product_nest(16, 16, 16, (1, 1), (1, 1, 1), (DType.I16, DType.I16, DType.I32))
     with pytest.raises(LoweringError, match="no instruction multiplies tiles of i16 and i16"):
-        emit_kernel(nest, target(), "kernel")
+        emit_kernel(nest, TILES, "kernel")
 
 
 def test_a_target_without_tiles_gets_none() -> None:
     nest = product_nest(16, 16, 16, (1, 1), (1, 1, 1), BYTES)
     with pytest.raises(LoweringError, match="the target has no matrix tiles"):
-        emit_kernel(nest, target("x86-64-v4"), "kernel")
+        emit_kernel(nest, target_named("x86-64-v4"), "kernel")
 
 
 @pytest.mark.parametrize("kind", [LoopKind.SERIAL, LoopKind.PARALLEL])
@@ -89,7 +85,7 @@ def test_smaller_tiles_are_set_up_by_the_kernel_and_full_ones_again_at_its_end(
 
 
 def test_own_tiles_have_the_rows_and_bytes_that_are_used() -> None:
-    text = emit_kernel(product_nest(7, 3, 5, (1, 2), (1, 2, 1), BYTES), target(), "kernel")[0]
+    text = emit_kernel(product_nest(7, 3, 5, (1, 2), (1, 2, 1), BYTES), TILES, "kernel")[0]
     (escaped,) = re.findall(r'kernel\.own_tiles = .* c"(.*)"', text)
     configuration = bytes.fromhex(escaped.replace("\\", ""))
     sizes = [int.from_bytes(configuration[16 + 2 * t : 18 + 2 * t], "little") for t in range(8)]
@@ -100,17 +96,17 @@ def test_own_tiles_have_the_rows_and_bytes_that_are_used() -> None:
 
 def test_threads_of_a_team_are_told_of_tiles() -> None:
     nest = product_nest(16, 16, 16, (1, 1), (2, 1, 1), BYTES, LoopKind.PARALLEL)
-    text = emit_kernel(nest, target(), "kernel")[0]
+    text = emit_kernel(nest, TILES, "kernel")[0]
     assert re.findall(r"call void %\w+\(ptr @kernel.parallel0, .*(i32 \d+)\)", text) == ["i32 256"]
 
 
 def test_runs_timed_calls_and_threads_set_tiles_up() -> None:
     """Each where it begins and ends, whatever happens in between."""
-    run = assembly(entry_ir([], tiles=FULL_PALETTE), target())
+    run = assembly(entry_ir([], tiles=FULL_PALETTE), TILES)
     assert re.findall(r"ldtilecfg|tilerelease|call\w*\t.*tiles\.(?:begin|end)", run)
     assert "tile" not in entry_ir([])
-    pool = assembly(pool_ir("x86_64"), target("x86-64-v2"))
+    pool = assembly(pool_ir("x86_64"), target_named("x86-64-v2"))
     assert pool.count("ldtilecfg") == pool.count("tilerelease") == 1
     assert "tile" not in pool_ir("aarch64")
-    assert repeat_call_object(target()) != repeat_call_object(target("x86-64-v4"))
-    assert object_code(pool_ir("x86_64"), target("x86-64-v2"))
+    assert repeat_call_object(TILES) != repeat_call_object(target_named("x86-64-v4"))
+    assert object_code(pool_ir("x86_64"), target_named("x86-64-v2"))

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.compiler.schedule.guarded_run import run_guarded
+from tests.targets import target_named
 from tunefarm.compiler.expr.nodes import Expr, add, mul
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder, ValidExtent
 from tunefarm.compiler.loops.interpret import interpret
@@ -26,7 +27,6 @@ from tunefarm.compiler.schedule.steps.tiles import Reorder, Tile
 from tunefarm.compiler.target import Target, host_target
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import TensorType
-from tunefarm.configs.settings import load_target
 
 ROWS, COLUMNS, TERMS, SIZES = 17, 8, 4, "in1"
 FEW = 2  # of the tile's eight rows, for four batches
@@ -173,7 +173,7 @@ def test_tiles_of_rows_are_no_batches() -> None:
 
 def target(name: str) -> Target:
     """The target of this name, or this machine."""
-    return host_target() if name == "host" else Target.from_json(load_target(name).model_dump())
+    return host_target() if name == "host" else target_named(name)
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -9,6 +9,7 @@ import pytest
 from onnx import helper
 
 from tests.compiler.frontend.onnx_models import model, tensor
+from tests.targets import target_named
 from tunefarm.compiler.expr.nodes import Binary, Const, Expr, unary
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder, KernelCall, ValidExtent
@@ -21,10 +22,8 @@ from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.schedule.spaces import default_schedule
 from tunefarm.compiler.schedule.steps.loop_kinds import Parallelize
-from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import TensorType
-from tunefarm.configs.settings import load_target
 
 ROWS = 64
 BY_ROWS = Schedule((Parallelize("exp", "i"),))
@@ -87,7 +86,7 @@ def test_what_each_step_does_is_shared_however_few_steps_there_are(rows: int | s
     constants = {name: np.zeros(shape, np.float32) for name, shape in weights.items()}
     proto = model([node], [tensor("x", ("steps", "rows", 8))], constants=constants)
     graph = import_model_proto(proto, {"x": ("1..200", rows, 8)})
-    target = Target.from_json(load_target("x86-64-v4").model_dump())
+    target = target_named("x86-64-v4")
     calls = kernels_of(graph, target).calls
     kernels = [call.kernel for call in calls if isinstance(call, KernelCall)]
     (kernel,) = (kernel for kernel in kernels if recurrence_of(kernel) is not None)

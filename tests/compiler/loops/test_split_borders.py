@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.targets import target_named
 from tunefarm.compiler.expr.nodes import Expr, binary, const, integer, select, unary
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder, ValidExtent
 from tunefarm.compiler.loops.interpret import interpret
@@ -14,14 +15,12 @@ from tunefarm.compiler.loops.printer import format_loops
 from tunefarm.compiler.loops.verify import verify_loops
 from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.spaces import default_schedule, naive_schedule
-from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import TensorType
-from tunefarm.configs.settings import load_target
 
 ROWS, COLUMNS, HEADS = 12, 40, 3
 SIZES = "in1"
-TARGET = Target.from_json(load_target("x86-64-v3").model_dump())
+TARGET = target_named("x86-64-v3")
 BY_ROWS: tuple[ValidExtent, ...] = (ValidExtent(COLUMNS * HEADS, ROWS // HEADS, SIZES, 1),)
 """Rows are of batches, `HEADS` each: so many batches matter."""
 

@@ -16,19 +16,18 @@ from tests.compiler.graph.graph_helpers import (
     evaluate_graph,
     operators,
 )
+from tests.targets import target_named
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.kernels.kernel import KernelCall
 from tunefarm.compiler.pipeline import kernels_of
 from tunefarm.compiler.plan import interleaved_channels
 from tunefarm.compiler.schedule.spaces import schedule_space
-from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS, Numerics
 from tunefarm.compiler.types.tensor_type import Attribute
-from tunefarm.configs.settings import load_target
 
 ROW_BYTES = 64
-TILES = Target.from_json(load_target("sapphirerapids").model_dump())
+TILES = target_named("sapphirerapids")
 BF16 = Numerics.of("bf16")
 
 

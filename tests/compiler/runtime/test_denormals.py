@@ -19,6 +19,7 @@ from tests.compiler.frontend.onnx_models import model, node, tensor
 from tests.compiler.graph.graph_helpers import GraphMaker
 from tests.compiler.runtime.c_models import STRICT, cc, run
 from tests.compiler.runtime.emulated import COMPILER, emulated, run_emulated
+from tests.targets import target_named
 from tunefarm.compiler import build, load, register_function, unregister_function
 from tunefarm.compiler.emit import assembly_text
 from tunefarm.compiler.errors import FunctionError
@@ -31,11 +32,10 @@ from tunefarm.compiler.runtime.artefact.seal import code_digest
 from tunefarm.compiler.runtime.c_library.export_c import export_library
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
-from tunefarm.compiler.target import Target, host_target
+from tunefarm.compiler.target import host_target
 from tunefarm.compiler.types.denormals import flushed
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.numerics import FLUSH, KEEP, Denormals
-from tunefarm.configs.settings import load_target
 
 Floats = npt.NDArray[np.float32]
 
@@ -406,7 +406,7 @@ def test_c_libraries_give_the_callers_state_back(
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("denormals", BOTH)
 def test_64_bit_arm_flushes_too(denormals: Denormals, threads: int, tmp_path: Path) -> None:
-    arm = Target.from_json(load_target("armv8-neon").model_dump())
+    arm = target_named("armv8-neon")
     proto = model([node("Mul", "x x")], [tensor("x", (64, 1024))])
     compiled = compile_model(
         import_model_proto(proto), target=arm, threads=threads, denormals=denormals, keep_llvm=True

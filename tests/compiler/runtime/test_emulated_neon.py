@@ -22,16 +22,15 @@ from tests.compiler.runtime.emulated import (
 from tests.compiler.schedule.narrow_kernels import narrowed, values_for
 from tests.compiler.schedule.small_kernels import inputs_for, kernel_of
 from tests.onnxruntime_session import exact_session
+from tests.targets import target_named
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.frontend.zoo import build_model
 from tunefarm.compiler.frontend.zoo.network import Size
 from tunefarm.compiler.pipeline import compile_model
 from tunefarm.compiler.runtime.c_library.export_c import export_library, export_object
 from tunefarm.compiler.schedule.spaces import naive_schedule, schedule_space
-from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import TensorType
-from tunefarm.configs.settings import load_target
 
 MODELS = {
     "resnet18": Size(image=64, width=0.25, classes=10),
@@ -41,16 +40,12 @@ MODELS = {
 ARMS = ("neoverse-v1", "armv8-neon")
 
 
-def target(name: str) -> Target:
-    return Target.from_json(load_target(name).model_dump())
-
-
 @emulated
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("model", sorted(MODELS))
 def test_models_compute_what_onnxruntime_does(model: str, threads: int, tmp_path: Path) -> None:
     proto = build_model(model, size=MODELS[model])
-    arm = target(("armv8-neon", "neoverse-v1")[threads - 1])
+    arm = target_named(("armv8-neon", "neoverse-v1")[threads - 1])
     spec = compile_model(import_model_proto(proto), target=arm, threads=threads).spec
     cross_compiled(spec, tmp_path, "model")
     inputs = random_inputs(spec)
@@ -64,7 +59,7 @@ def test_models_compute_what_onnxruntime_does(model: str, threads: int, tmp_path
 def test_a_model_in_bf16_is_that_in_f32_but_for_rounding(tmp_path: Path) -> None:
     """Its products are of matrices in vectors, which threads share without setting them up."""
     proto = build_model("encoder", size=MODELS["encoder"])
-    graph, arm = import_model_proto(proto), target("neoverse-v1")
+    graph, arm = import_model_proto(proto), target_named("neoverse-v1")
     compiled = compile_model(graph, target=arm, threads=2, numerics="bf16")
     assert any(item.used.schedule.uses_tiles for item in compiled.schedules.values())
     cross_compiled(compiled.spec, tmp_path, "model")
@@ -78,7 +73,7 @@ def test_a_model_in_bf16_is_that_in_f32_but_for_rounding(tmp_path: Path) -> None
 @emulated
 def test_a_library_for_a_newer_cpu_says_so(tmp_path: Path) -> None:
     proto = build_model("mlp", size=Size())
-    spec = compile_model(import_model_proto(proto), target=target("neoverse-v1")).spec
+    spec = compile_model(import_model_proto(proto), target=target_named("neoverse-v1")).spec
     cross_compiled(spec, tmp_path, "mlp")
     example_outputs(spec, tmp_path, "mlp", random_inputs(spec), cpu="max")
     with pytest.raises(AssertionError, match="lacks instructions that the code needs: bf16 dot"):
@@ -89,7 +84,7 @@ def test_a_library_for_a_newer_cpu_says_so(tmp_path: Path) -> None:
 def test_a_library_of_two_programs_runs_that_which_the_cpu_can_run(tmp_path: Path) -> None:
     proto = build_model("mlp", size=Size())
     graph = import_model_proto(proto)
-    programs = [compile_model(graph, target=target(name)).spec for name in ARMS]
+    programs = [compile_model(graph, target=target_named(name)).spec for name in ARMS]
     export_library(programs[0], tmp_path, "mlp", others=programs[1:])
     run(tmp_path, COMPILER, "mlp_example.c", "-L.", "-lmlp", "-Wl,-rpath,$ORIGIN", "-omlp_example")
     inputs = random_inputs(programs[0])
@@ -103,7 +98,7 @@ def test_a_library_of_two_programs_runs_that_which_the_cpu_can_run(tmp_path: Pat
 @emulated
 def test_an_object_file_for_another_architecture_is_linked_there(tmp_path: Path) -> None:
     graph = import_model_proto(build_model("mlp", size=Size()))
-    spec = compile_model(graph, target=target(ARMS[1])).spec
+    spec = compile_model(graph, target=target_named(ARMS[1])).spec
     export_object(spec, tmp_path / "mlp.o", "mlp", compiler=COMPILER)
     cross_compiled(spec, tmp_path / "library", "mlp")
     (tmp_path / "mlp_example.c").write_bytes((tmp_path / "library/mlp_example.c").read_bytes())
@@ -116,7 +111,7 @@ def test_an_object_file_for_another_architecture_is_linked_there(tmp_path: Path)
 
 @emulated
 def test_kernels_compute_what_they_mean_under_drawn_schedules(tmp_path: Path) -> None:
-    neon, rng, cases = target("armv8-neon"), random.Random(7), []
+    neon, rng, cases = target_named("armv8-neon"), random.Random(7), []
     for kernel in tiny_kernels().values():
         space = schedule_space(kernel, neon)
         drawn = [space.schedule(space.sample(rng)) for _ in range(2)]
@@ -130,7 +125,7 @@ def test_kernels_compute_what_they_mean_under_drawn_schedules(tmp_path: Path) ->
 @emulated
 @pytest.mark.parametrize("name", ["armv8-neon", "neoverse-v1"])
 def test_products_of_narrow_numbers_are_exact(name: str, tmp_path: Path) -> None:
-    arm, rng, cases = target(name), random.Random(3), []
+    arm, rng, cases = target_named(name), random.Random(3), []
     types = [(DType.U8, DType.I8), (DType.I8, DType.I8), (DType.BF16, DType.BF16)]
     for left, right in types:
         total = DType.F32 if left.is_float else DType.I32

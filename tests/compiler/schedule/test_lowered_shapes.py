@@ -14,6 +14,7 @@ import pytest
 from tests.compiler.schedule.drawn_chains import chained_call, drawn_chain, drawn_products
 from tests.compiler.schedule.narrow_kernels import narrowed
 from tests.compiler.schedule.small_kernels import f32, kernel_of
+from tests.targets import target_named
 from tunefarm.compiler.expr.nodes import Expr, Load, Select, integer
 from tunefarm.compiler.expr.walk import rewrite
 from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel
@@ -48,7 +49,6 @@ from tunefarm.compiler.schedule.steps.tiles import Fuse
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
-from tunefarm.configs.settings import load_target
 
 TARGET = Target(
     "x86_64-unknown-linux-gnu", "x86-64-v3", ("avx2", "fma"), 32, 16, 32768, 524288, 33554432, 2
@@ -305,9 +305,7 @@ KERNELS = {
     name: (kernel_of(inputs, nodes, constants), target)
     for name, (inputs, nodes, constants, target) in CASES.items()
 }
-TILES, VECTORS = (
-    Target.from_json(load_target(name).model_dump()) for name in ("sapphirerapids", "neoverse-v1")
-)
+TILES, VECTORS = (target_named(name) for name in ("sapphirerapids", "neoverse-v1"))
 I32 = DType.I32
 for name, inputs, nodes, target in (
     (

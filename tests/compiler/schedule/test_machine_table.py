@@ -6,15 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 from tests.compiler.schedule.small_kernels import f32, kernel_of
+from tests.targets import target_named
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.plan.choices.estimate import estimate
 from tunefarm.compiler.schedule.space import Sketch
 from tunefarm.compiler.schedule.spaces import default_schedule, fixed_order, schedule_space
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.tensor_type import Attribute
-from tunefarm.configs.settings import load_target
 
-AVX512 = Target.from_json(load_target("x86-64-v4").model_dump())
+AVX512 = target_named("x86-64-v4")
 
 
 def with_numbers(section: str, **numbers: float) -> Target:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.targets import target_named
 from tunefarm.compiler.errors import LoweringError, SettingsError
 from tunefarm.compiler.llvm.machine import target_machine
 from tunefarm.compiler.target import Target
-from tunefarm.configs.settings import load_target
 from tunefarm.tuner import from_settings as module
 from tunefarm.tuner.from_settings import check_target
 
-V3 = Target.from_json(load_target("x86-64-v3").model_dump())
+V3 = target_named("x86-64-v3")
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def test_target_without_code_is_one_clear_error(target: Target, reason: str) -> 
     assert "\n" not in str(caught.value)
 
 
-V4 = Target.from_json(load_target("x86-64-v4").model_dump())
+V4 = target_named("x86-64-v4")
 
 
 def without(target: Target, *features: str) -> Target:

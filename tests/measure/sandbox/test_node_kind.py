@@ -7,20 +7,15 @@ from dataclasses import replace
 import pytest
 
 from tests.measure.simulated_nodes import KIND, PROBE
+from tests.targets import target_named
 from tunefarm.compiler.target import Target, host_target
-from tunefarm.configs.settings import load_target
 from tunefarm.measure.sandbox.node_kind import kind_of, this_node
 from tunefarm.measure.sandbox.worker_settings import WorkerSettings
 from tunefarm.measure.worker.measure_role import other_kind
 
-
-def named(name: str) -> Target:
-    return Target.from_json(load_target(name).model_dump())
-
-
-V2, V3, V4 = named("x86-64-v2"), named("x86-64-v3"), named("x86-64-v4")
-ZEN4, ZEN5 = named("znver4"), named("znver5")
-RAPIDS, NEON = named("sapphirerapids"), named("armv8-neon")
+V2, V3, V4 = target_named("x86-64-v2"), target_named("x86-64-v3"), target_named("x86-64-v4")
+ZEN4, ZEN5 = target_named("znver4"), target_named("znver5")
+RAPIDS, NEON = target_named("sapphirerapids"), target_named("armv8-neon")
 A_ZEN5 = replace(ZEN5, features=tuple(sorted({*ZEN5.features, "sse4a"})), l3_bytes=1 << 20)
 """Such a CPU as it tells of itself, not quite as it is described."""
 
@@ -35,7 +30,7 @@ A_ZEN5 = replace(ZEN5, features=tuple(sorted({*ZEN5.features, "sse4a"})), l3_byt
         (ZEN4, (ZEN5, V3), V3),  # of another CPU's records nothing is known of this one
         (A_ZEN5, (ZEN4,), None),  # though it could run that code
         (A_ZEN5, (RAPIDS, NEON), None),
-        (named("neoverse-v1"), (V3, NEON), NEON),
+        (target_named("neoverse-v1"), (V3, NEON), NEON),
         (V2, (V3, V4), None),
     ],
 )

@@ -6,9 +6,9 @@ import pickle
 
 import pytest
 
-from tests.compiler.emitted_code import target_named
 from tests.compiler.schedule.small_kernels import f32, kernel_of
 from tests.compiler.schedule.test_fixed_order import DETERMINISTIC, conv
+from tests.targets import target_named
 from tunefarm.compiler.errors import MeasureError, ScheduleError
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.serialize import kernel_to_json

@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.targets import target_named
 from tunefarm.compiler.llvm import peak_loop as loops
 from tunefarm.compiler.llvm.machine import assembly, object_code
 from tunefarm.compiler.llvm.peak_loop import STREAMS, MeasuredLoop
 from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
 from tunefarm.compiler.target import Target, host_target
 from tunefarm.compiler.types.dtypes import DType
-from tunefarm.configs.settings import load_target
 from tunefarm.measure.worker import calibrate as calibration
 
 ROUNDS, BLOCK = 6, 4  # two of the rounds read data that others have read
@@ -101,7 +101,7 @@ def test_each_tick_waits_for_the_one_before() -> None:
 def test_dot_products_and_tiles_are_one_instruction_each(
     name: str, make: Callable[[Target], MeasuredLoop | None], instruction: str
 ) -> None:
-    target = Target.from_json(load_target(name).model_dump())
+    target = target_named(name)
     loop = make(target)
     assert loop is not None
     assert assembly(loop.text, target).count(f"{instruction}\t") == loop.steps
@@ -112,7 +112,7 @@ def test_dot_products_and_tiles_are_one_instruction_each(
 def test_a_target_without_such_instructions_has_no_loop_of_them(
     make: Callable[[Target], MeasuredLoop | None],
 ) -> None:
-    assert make(Target.from_json(load_target("x86-64-v2").model_dump())) is None
+    assert make(target_named("x86-64-v2")) is None
 
 
 def test_rates_are_in_ticks_whatever_the_clock_does(monkeypatch: pytest.MonkeyPatch) -> None:

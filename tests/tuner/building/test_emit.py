@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tunefarm.compiler.target import Target
-from tunefarm.configs.settings import load_target
+from tests.targets import target_named
 from tunefarm.tuner.building.emit import assemble_command
 
 
 @pytest.mark.parametrize("name", ["armv8-neon", "neoverse-v1"])
 def test_assemblers_for_arm_are_told_of_the_cpu(name: str) -> None:
-    target = Target.from_json(load_target(name).model_dump())
+    target = target_named(name)
     command = assemble_command("asm", "m.s", target)
     assert command.endswith(f"-mcpu={target.cpu} -x assembler -c m.s -o m.o")
 
 
 def test_code_of_llvm_says_itself_what_it_is_for() -> None:
-    target = Target.from_json(load_target("neoverse-v1").model_dump())
+    target = target_named("neoverse-v1")
     assert assemble_command("llvm", "m.ll", target).startswith("llc -O2 ")

@@ -9,6 +9,7 @@ from typing import Self
 import onnx
 import pytest
 
+from tests.targets import target_named
 from tests.tuner.plans.branch_net import WIDTH, branch_net
 from tunefarm.compiler.errors import MeasureError
 from tunefarm.compiler.graph.serialize import structural_hash
@@ -17,8 +18,7 @@ from tunefarm.compiler.plan.choices.estimate import Estimator
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan, Merged
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.schedule.spaces import SpaceCache
-from tunefarm.compiler.target import Target
-from tunefarm.configs.settings import load_settings, load_target
+from tunefarm.configs.settings import load_settings
 from tunefarm.db import queries
 from tunefarm.db.store import Store
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
@@ -36,7 +36,7 @@ from tunefarm.tuner.plans.job_plans import (
 from tunefarm.tuner.plans.problems import Kind
 from tunefarm.tuner.records.graph_choice import GraphChoice
 
-TARGET = Target.from_json(load_target("x86-64-v4").model_dump())
+TARGET = target_named("x86-64-v4")
 ESTIMATES = Estimator(SpaceCache(TARGET))
 
 

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.targets import target_named
 from tests.tuner.fleet import ELSEWHERE, HERE, Fleet, faster
 from tunefarm.compiler.errors import TunefarmError
-from tunefarm.compiler.target import Target
-from tunefarm.configs.settings import load_target
 from tunefarm.db.additions import roll_back
 from tunefarm.db.export import merge_records
 from tunefarm.db.store import Store
@@ -181,7 +180,7 @@ def test_layers_are_asked_in_their_order_and_only_read(fleet: Fleet) -> None:
 
 
 def test_for_another_target_what_its_cpu_measured_applies(fleet: Fleet) -> None:
-    other = Target.from_json(load_target("x86-64-v2").model_dump())
+    other = target_named("x86-64-v2")
     far = Fleet(fleet.path, other)
     with far.store() as store:
         far.tune(store, ELSEWHERE)

@@ -12,6 +12,7 @@ import onnx
 import pytest
 
 from tests.end_to_end.tiny_model import tiny_model
+from tests.targets import target_named
 from tunefarm import compiler, tuner
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.kernels.kernel import KernelCall
@@ -19,7 +20,7 @@ from tunefarm.compiler.kernels.serialize import kernel_to_json
 from tunefarm.compiler.kernels.workload_key import workload_key
 from tunefarm.compiler.pipeline import kernels_of
 from tunefarm.compiler.target import Target, host_target
-from tunefarm.configs.settings import load_settings, load_target
+from tunefarm.configs.settings import load_settings
 from tunefarm.db.records import JobTask, TargetRecord, TaskKey, TrialRecord, WorkloadRecord
 from tunefarm.db.store import Store
 from tunefarm.tuner.building.flow import build
@@ -28,14 +29,10 @@ from tunefarm.tuner.commands.database_commands import show_lines
 from tunefarm.tuner.records.trials import task_key
 from tunefarm.tuner.records.unapplied import MOST_LINES, Unapplied, Wanted, unapplied
 
-
-def named(name: str) -> Target:
-    return Target.from_json(load_target(name).model_dump())
-
-
 HOST = host_target()
-ZEN4 = replace(named("znver4"), cpu="zen-x")  # whatever runs the tests is another CPU
-V3 = replace(named("x86-64-v3"), cpu="old")
+ZEN4 = replace(target_named("znver4"), cpu="zen-x")  # whatever runs the tests is another CPU
+V3 = replace(target_named("x86-64-v3"), cpu="old")
+V1 = target_named("neoverse-v1")
 MASKED = replace(ZEN4, features=tuple(f for f in ZEN4.features if f != "avx512bf16"))
 """The same CPU under a hypervisor that hides a feature which schedules use."""
 OTHER_CACHES = replace(ZEN4, l2_bytes=512 << 10, l3_bytes=0, cores=64)
@@ -111,7 +108,11 @@ def test_records_for_another_cpu_say_what_this_one_lacks(store: Store) -> None:
         (ZEN4, replace(ZEN4, cpu="generic"), "zen-x (the target is generic)"),
         (replace(HOST, cpu="zen-x"), HOST, f"zen-x (LLVM takes this CPU for {HOST.cpu})"),
         (replace(ZEN4, vector_bytes=32), ZEN4, "(vectors of 8 floats; the target zen-x: 16)"),
-        (named("neoverse-v1"), ZEN4, "neoverse-v1 (aarch64 linux; the target zen-x is x86_64"),
+        (
+            target_named("neoverse-v1"),
+            ZEN4,
+            "neoverse-v1 (aarch64 linux; the target zen-x is x86_64",
+        ),
     ],
 )
 def test_what_differs_of_a_target_is_named(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.compiler.schedule.small_kernels import f32, kernel_of
+from tests.targets import target_named
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.plan.choices.estimate import CALL, HERTZ, KINDS, Estimator, estimate
 from tunefarm.compiler.schedule.space import ScheduleSpace, Sketch
@@ -12,11 +13,8 @@ from tunefarm.compiler.schedule.spaces import SpaceCache, naive_schedule, schedu
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.numerics import STRICT_NUMERICS
 from tunefarm.compiler.types.tensor_type import Attribute
-from tunefarm.configs.settings import load_target
 
-AVX2, AVX512 = (
-    Target.from_json(load_target(name).model_dump()) for name in ("x86-64-v3", "x86-64-v4")
-)
+AVX2, AVX512 = (target_named(name) for name in ("x86-64-v3", "x86-64-v4"))
 BLOCK = 16
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from tests.benchmarks.chains import residual
 from tests.compiler.graph.graph_helpers import GraphMaker
+from tests.targets import target_named
 from tunefarm.compiler.graph.evaluate_graph import evaluate_graph
 from tunefarm.compiler.pipeline import compile_model
 from tunefarm.compiler.plan.choices.estimated_chains import estimated_chains
@@ -15,12 +16,11 @@ from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
 from tunefarm.compiler.plan.fusion.group_kernels import GroupKernels
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.schedule.spaces import SpaceCache
-from tunefarm.compiler.target import Target, host_target
+from tunefarm.compiler.target import host_target
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import Attribute
-from tunefarm.configs.settings import load_target
 
-TARGET = Target.from_json(load_target("sapphirerapids").model_dump())
+TARGET = target_named("sapphirerapids")
 LANES = TARGET.lanes(DType.F32)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.compiler.graph.graph_helpers import GraphMaker, random_inputs
+from tests.targets import target_named
 from tunefarm.compiler.graph.evaluate_graph import evaluate_graph
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.limits import Limits, ResourceBudget
@@ -14,11 +15,9 @@ from tunefarm.compiler.plan.choices.estimated_merges import estimated_merges
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, Merged
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.schedule.spaces import SpaceCache
-from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.numerics import NUMERICS
-from tunefarm.configs.settings import load_target
 
-SPACES = SpaceCache(Target.from_json(load_target("sapphirerapids").model_dump()))
+SPACES = SpaceCache(target_named("sapphirerapids"))
 
 
 def heads(extent: int, channels: int, *branches: int, window: int = 3, stride: int = 1) -> Graph:

@@ -4,13 +4,12 @@ from dataclasses import replace
 
 from tests.benchmarks.chains import residual
 from tests.compiler.graph.graph_helpers import GraphMaker
+from tests.targets import target_named
 from tunefarm.compiler.plan.fusion.chain_candidates import chain_candidates
 from tunefarm.compiler.plan.fusion.group_kernels import GroupKernels
-from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
-from tunefarm.configs.settings import load_target
 
-TARGET = Target.from_json(load_target("sapphirerapids").model_dump())
+TARGET = target_named("sapphirerapids")
 LANES = TARGET.lanes(DType.F32)
 
 

@@ -10,19 +10,18 @@ import pytest
 from tests.compiler.bounded_models import KINDS, SOURCES, bounded_model
 from tests.compiler.graph.graph_helpers import values_of_program
 from tests.compiler.loops.executed import executed
+from tests.targets import target_named
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.kernels.kernel import KernelCall, KernelProgram
 from tunefarm.compiler.pipeline import kernels_of
 from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.spaces import default_schedule
-from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.signature import SIZES
 from tunefarm.compiler.types.sizes import Dimension, value_of
 from tunefarm.compiler.types.tensor_type import Array
-from tunefarm.configs.settings import load_target
 
 SIZE, NEAR, FAR = 9, 96, 768
-TARGET = Target.from_json(load_target("x86-64-v3").model_dump())
+TARGET = target_named("x86-64-v3")
 GROWTH = 2  # as tiles of long rows may be larger; a loop to the bound executes 8 times as much
 OF_ALL = {"condition": 4 * FAR}
 """Statements for elements of inputs that are as long as the bound says, by source."""

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.targets import target_named
 from tunefarm import compiler
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.kernels.flatten_axes import flatten_axes
@@ -21,7 +22,6 @@ from tunefarm.compiler.kernels.merge_axes import merge_axes
 from tunefarm.compiler.kernels.serialize import kernel_from_json, kernel_to_json
 from tunefarm.compiler.pipeline import kernels_of
 from tunefarm.compiler.target import Target
-from tunefarm.configs.settings import load_target
 
 SIDE = 40
 
@@ -87,7 +87,7 @@ def test_outputs_are_right_at_all_widths(model: Path) -> None:
 
 
 def test_values_between_kernels_have_a_pitch_and_ports_have_none(model: Path) -> None:
-    target = Target.from_json(load_target("x86-64-v3").model_dump())
+    target = target_named("x86-64-v3")
     program = kernels_of(model, target, SHAPES)
     pitches = {
         call.output: call.kernel.pitch for call in program.calls if isinstance(call, KernelCall)
@@ -114,7 +114,7 @@ def test_values_between_kernels_have_a_pitch_and_ports_have_none(model: Path) ->
 
 
 def test_rows_of_vectors_begin_at_whole_vectors(model: Path) -> None:
-    target = Target.from_json(load_target("x86-64-v4").model_dump())
+    target = target_named("x86-64-v4")
     pitches = [kernel.pitch for kernel in kernels(model, target) if kernel.pitch is not None]
     assert any(pitch.column == 1 for pitch in pitches)
     for pitch in pitches:
@@ -122,7 +122,7 @@ def test_rows_of_vectors_begin_at_whole_vectors(model: Path) -> None:
 
 
 def test_matrix_tiles_find_narrow_rows_at_their_bounds(model: Path) -> None:
-    target = Target.from_json(load_target("sapphirerapids").model_dump())
+    target = target_named("sapphirerapids")
     assert any(kernel.pitch is not None for kernel in kernels(model, target))
     for kernel in kernels(model, target):
         for buffer in kernel.inputs:
@@ -130,7 +130,7 @@ def test_matrix_tiles_find_narrow_rows_at_their_bounds(model: Path) -> None:
 
 
 def test_kernels_with_a_pitch_survive_json_and_keep_rows_and_columns_apart(model: Path) -> None:
-    target = Target.from_json(load_target("x86-64-v3").model_dump())
+    target = target_named("x86-64-v3")
     found = [kernel for kernel in kernels(model, target) if kernel.pitch is not None]
     assert found
     for kernel in found:

@@ -11,13 +11,13 @@ import pytest
 from tests.compiler.frontend.onnx_models import model as model_of
 from tests.compiler.frontend.onnx_models import node, tensor
 from tests.onnxruntime_session import exact_session
+from tests.targets import target_named
 from tunefarm import compiler
 from tunefarm.compiler.kernels.kernel import KernelCall
 from tunefarm.compiler.pipeline import Compiled, compile_model
 from tunefarm.compiler.plan.sizes.small_image_variant import FEW
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.numerics import Algorithm
-from tunefarm.configs.settings import load_target
 
 CHANNELS = 32
 
@@ -59,7 +59,7 @@ def forms(compiled: Compiled) -> list[tuple[Algorithm, str]]:
 
 @pytest.fixture
 def target() -> Target:
-    return Target.from_json(load_target("znver5").model_dump())
+    return target_named("znver5")
 
 
 def test_each_form_is_run_where_it_is_the_faster_one(model: Path, target: Target) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.compiler.runtime.c_models import STRICT, cc, compiled, odd_mlp, run
 from tests.compiler.runtime.execution.test_kernel_functions import layers
+from tests.targets import target_named
 from tunefarm.compiler.errors import ExportError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.pipeline import compile_model
@@ -22,9 +23,8 @@ from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.spec.buffers import address_of, aligned_empty
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.runtime.spec.guards import SizeGuard
-from tunefarm.compiler.target import Target, host_target
+from tunefarm.compiler.target import host_target
 from tunefarm.compiler.types.dtypes import DType
-from tunefarm.configs.settings import load_target
 
 RNG = np.random.default_rng(8)
 
@@ -175,7 +175,7 @@ def test_programs_for_sizes_have_kernels_by_names_of_their_own(tmp_path: Path) -
 
 
 def test_tiles_are_set_up_around_kernels(tmp_path: Path) -> None:
-    target = Target.from_json(load_target("sapphirerapids").model_dump())
+    target = target_named("sapphirerapids")
     spec = compile_model(layers(1, DType.BF16), target=target).spec
     assert target.matrix_tiles is not None
     _, library, _ = export_library(spec, tmp_path, "net", kernels=True)

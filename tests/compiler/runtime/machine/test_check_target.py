@@ -11,6 +11,7 @@ import pytest
 
 from tests.compiler.graph.graph_helpers import GraphMaker
 from tests.processes import python
+from tests.targets import target_named
 from tunefarm.compiler.errors import ArtefactError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.frontend.zoo import build_model
@@ -18,9 +19,8 @@ from tunefarm.compiler.pipeline import compile_model
 from tunefarm.compiler.runtime.machine.check_target import check_target
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
-from tunefarm.configs.settings import load_target
 
-TILES = Target.from_json(load_target("sapphirerapids").model_dump())
+TILES = target_named("sapphirerapids")
 PLAIN = TILES.without_matrix_tiles()
 
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.targets import target_named
 from tunefarm.compiler.errors import ArtefactError
 from tunefarm.compiler.llvm.machine import object_code
 from tunefarm.compiler.runtime.machine import loaded_code
@@ -20,8 +21,7 @@ from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
 from tunefarm.compiler.runtime.machine.mapped_code import MappedCode, NotMappableError, defines
 from tunefarm.compiler.runtime.machine.slice_clock import SliceClock
 from tunefarm.compiler.runtime.machine.thread_pool import SYMBOLS, with_pool
-from tunefarm.compiler.target import Target, host_target
-from tunefarm.configs.settings import load_target
+from tunefarm.compiler.target import host_target
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() != "x86_64", reason="it is for Linux on x86-64"
@@ -166,7 +166,7 @@ def test_what_is_thread_local_is_left_to_llvm() -> None:
 
 
 def test_code_for_other_processors_is_refused() -> None:
-    arm = Target.from_json(load_target("neoverse-n1").model_dump())
+    arm = target_named("neoverse-n1")
     with pytest.raises(NotMappableError, match="no relocatable object"):
         MappedCode([object_code(SEVEN, arm)], ["seven"])
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.targets import target_named
 from tunefarm.compiler.errors import ExportError
 from tunefarm.compiler.runtime.machine.toolchain import find_toolchain
-from tunefarm.compiler.target import Target, host_target
-from tunefarm.configs.settings import load_target
+from tunefarm.compiler.target import host_target
 
 HOST = host_target()
-ARM = Target.from_json(load_target("armv8-neon").model_dump())
-X86 = Target.from_json(load_target("x86-64-v3").model_dump())
+ARM = target_named("armv8-neon")
+X86 = target_named("x86-64-v3")
 OTHER = X86 if HOST.triple.startswith("aarch64") else ARM
 ARCHITECTURE = OTHER.triple.split("-")[0]
 

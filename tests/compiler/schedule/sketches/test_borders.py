@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.compiler.schedule.small_kernels import kernel_of
+from tests.targets import target_named
 from tunefarm.compiler.expr.affine import decide
 from tunefarm.compiler.expr.nodes import Expr, add, binary, index, integer, mul, select
 from tunefarm.compiler.kernels.stage import Axis
@@ -18,12 +19,10 @@ from tunefarm.compiler.loops.ir import For, If, walk
 from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.sketches.borders import MAX_BORDERS, borders, period, tile_cuts
 from tunefarm.compiler.schedule.spaces import schedule_space
-from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import TensorType
-from tunefarm.configs.settings import load_target
 
-TARGET = Target.from_json(load_target("x86-64-v4").model_dump())
+TARGET = target_named("x86-64-v4")
 AXIS = Axis("i", 40)
 
 

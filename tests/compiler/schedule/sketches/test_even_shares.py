@@ -12,6 +12,7 @@ from onnx import helper
 
 from tests.compiler.frontend.onnx_models import model, tensor
 from tests.compiler.schedule.shares import longest_share, work
+from tests.targets import target_named
 from tunefarm.compiler.expr.nodes import Binary
 from tunefarm.compiler.expr.walk import loads, postorder
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
@@ -23,7 +24,6 @@ from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.sketches.even_shares import waiting
 from tunefarm.compiler.schedule.spaces import default_schedule
 from tunefarm.compiler.target import Target
-from tunefarm.configs.settings import load_target
 
 TARGETS = ("x86-64-v3", "x86-64-v4")
 
@@ -82,10 +82,6 @@ CASES = [
     Case("Transpose", (1, 96, 64, 64), (), (("perm", (0, 2, 3, 1)),)),
     Case("Relu", (1, 3, 111, 111)),
 ]
-
-
-def target_named(name: str) -> Target:
-    return Target.from_json(load_target(name).model_dump())
 
 
 @pytest.mark.parametrize("threads", [2, 4])

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from tests.compiler.schedule.small_kernels import f32, kernel_of
+from tests.targets import target_named
 from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel, ValidExtent
 from tunefarm.compiler.schedule.spaces import schedule_space
-from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import TensorType
-from tunefarm.configs.settings import load_target
 
 ONE_ROW = kernel_of([f32(1, 512), f32(512, 100)], [("matmul", ["x0", "x1"], {})], ["x1"])
 PIXELS = kernel_of([f32(1, 16, 14, 14), f32(512, 16, 1, 1)], [("conv", ["x0", "x1"], {})], ["x1"])
@@ -21,13 +20,13 @@ PIXELS = kernel_of([f32(1, 16, 14, 14), f32(512, 16, 1, 1)], [("conv", ["x0", "x
 
 def default_of(kernel: FusedKernel, target: str) -> dict[str, Any]:
     """The choices of the kernel's default schedule."""
-    space = schedule_space(kernel, Target.from_json(load_target(target).model_dump()))
+    space = schedule_space(kernel, target_named(target))
     return dict(space.choices(space.default()))
 
 
 @pytest.mark.parametrize("kernel", [ONE_ROW, PIXELS], ids=["one row", "pixels"])
 def test_a_smaller_last_tile_does_not_make_tiles_one_vector_wide(kernel: FusedKernel) -> None:
-    target = Target.from_json(load_target("x86-64-v4").model_dump())
+    target = target_named("x86-64-v4")
     space = schedule_space(kernel, target)
     tile = space.choices(space.default())["tile"]
     assert isinstance(tile, tuple) and int(tile[1]) > 1

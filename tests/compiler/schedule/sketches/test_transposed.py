@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from tests.compiler.schedule.small_kernels import f32, kernel_of
+from tests.targets import target_named
 from tunefarm.compiler.loops.printer import format_loops
 from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.spaces import default_schedule, schedule_space
-from tunefarm.compiler.target import Target, host_target
-from tunefarm.configs.settings import load_target
+from tunefarm.compiler.target import host_target
 
 
 @pytest.mark.parametrize("channels", [20, 24, 53])
@@ -27,5 +27,5 @@ def test_no_vector_crosses_two_blocks_of_channels(channels: int) -> None:
 @pytest.mark.parametrize(("name", "vectors"), [("x86-64-v3", 8), ("x86-64-v4", 16)])
 def test_lines_that_vectors_share_stay_in_the_cache(name: str, vectors: int) -> None:
     kernel = kernel_of([f32(1, 64, 56, 56)], [("transpose", ["x0"], {"perm": (0, 2, 3, 1)})])
-    space = schedule_space(kernel, Target.from_json(load_target(name).model_dump()))
+    space = schedule_space(kernel, target_named(name))
     assert space.choices(space.default())["read"] == vectors
