@@ -11,7 +11,9 @@ import numpy.typing as npt
 from tests.compiler.schedule.small_kernels import f32, kernel_of
 from tunefarm.compiler.expr.nodes import Expr, add, binary, cast, const, integer, select, sub
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder
+from tunefarm.compiler.loops.constant_layout import ConstantLayout
 from tunefarm.compiler.loops.interpret import interpret
+from tunefarm.compiler.loops.ir import LoopNest
 from tunefarm.compiler.loops.lower_kernel import lower_kernel
 from tunefarm.compiler.schedule.apply_schedule import apply_schedule
 from tunefarm.compiler.schedule.schedule import Schedule
@@ -373,19 +375,25 @@ def tiny_kernels() -> dict[str, FusedKernel]:
 
 
 def run_loops(kernel: FusedKernel, schedule: Schedule, inputs: Mapping[str, Array]) -> Array:
-    """What the loops of `kernel` under `schedule` compute, by the interpreter.
+    """What the loops of `kernel` under `schedule` compute, by the interpreter."""
+    scheduled = apply_schedule(kernel, schedule)
+    found = run_nest(lower_kernel(scheduled), scheduled.layouts, inputs)
+    return found.reshape(kernel.output.shape)
+
+
+def run_nest(
+    nest: LoopNest, layouts: Mapping[str, ConstantLayout], inputs: Mapping[str, Array]
+) -> Array:
+    """What loops compute, by the interpreter.
 
     Packed constants and merged axes give buffers another shape, never other memory.
     """
-    scheduled = apply_schedule(kernel, schedule)
-    nest, layouts = lower_kernel(scheduled), scheduled.layouts
     shapes = {memory.name: memory.shape for memory in nest.inputs}
     packed = {
         name: layouts[name].pack(array) if name in layouts else array
         for name, array in inputs.items()
     }
-    packed = {name: array.reshape(shapes[name]) for name, array in packed.items()}
-    return interpret(nest, packed).reshape(kernel.output.shape)
+    return interpret(nest, {name: array.reshape(shapes[name]) for name, array in packed.items()})
 
 
 def assert_close(actual: npt.NDArray[Any], expected: npt.NDArray[Any]) -> None:

@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 
 from tests.compiler.llvm.emulated_tiles import Count, emulated_tiles, tiled_host, tiles_emulated
 from tests.compiler.loops.executed import executed, tile_products
+from tests.compiler.loops.tiny_kernels import run_nest
 from tests.compiler.runtime.c_models import random_inputs
 from tests.compiler.schedule.drawn_graphs import Case
 from tests.compiler.schedule.drawn_limits import limits
 from tests.compiler.schedule.guarded_run import run_guarded
 from tests.compiler.schedule.narrow_kernels import narrowed, values_for
 from tests.compiler.schedule.small_kernels import kernel_of
+from tests.targets import target_named
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.frontend.zoo import build_model
 from tunefarm.compiler.frontend.zoo.network import Size
@@ -28,7 +30,6 @@ from tunefarm.compiler.kernels.evaluate import evaluate_kernel
 from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel, ValidExtent
 from tunefarm.compiler.llvm.compile_kernel import constant_layouts, emit_loops
 from tunefarm.compiler.llvm.machine import assembly
-from tunefarm.compiler.loops.interpret import interpret
 from tunefarm.compiler.loops.ir import LoopNest, uses_tiles
 from tunefarm.compiler.loops.verify import verify_loops
 from tunefarm.compiler.pipeline import compile_model
@@ -36,12 +37,11 @@ from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.schedule.spaces import default_schedule, schedule_space
-from tunefarm.compiler.target import Target, host_target, host_tile_refusal
+from tunefarm.compiler.target import host_target, host_tile_refusal
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import Array, TensorType
-from tunefarm.configs.settings import load_target
 
-TILES = Target.from_json(load_target("sapphirerapids").model_dump())
+TILES = target_named("sapphirerapids")
 PAIRS = [
     (DType.U8, DType.I8),
     (DType.I8, DType.I8),
@@ -146,13 +146,8 @@ def tiled(kernel: FusedKernel, seed: int = 0, threads: int = 1) -> tuple[Schedul
 
 def computed(kernel: FusedKernel, made: tuple[Schedule, LoopNest], inputs: Any) -> Array:
     schedule, nest = made
-    layouts = dict(constant_layouts(schedule))
-    given = {}
-    for memory in nest.inputs:
-        array, layout = inputs[memory.name], layouts.get(memory.name)
-        packed = array if layout is None else layout.pack(array)
-        given[memory.name] = packed.reshape(memory.shape)  # axes may be merged
-    return interpret(nest, given).reshape(kernel.output.shape)
+    found = run_nest(nest, dict(constant_layouts(schedule)), inputs)
+    return found.reshape(kernel.output.shape)
 
 
 def test_drawn_kernels_are_exact_in_tiles() -> None:
@@ -368,7 +363,7 @@ def test_what_tiles_do_not_hold_goes_in_vectors(kernel: FusedKernel, reason: str
 
 def test_targets_without_tiles_have_no_such_sketch() -> None:
     kernel = narrowed(product(32, 64, 32), DType.U8, DType.I8)
-    target = Target.from_json(load_target("znver4").model_dump())
+    target = target_named("znver4")
     assert "matrix_tiles" not in {s.name for s in schedule_space(kernel, target).sketches}
 
 

@@ -15,14 +15,15 @@ from hypothesis import strategies as st
 from tests.compiler.decoders import Sizes, decoder
 from tests.compiler.llvm.emulated_tiles import Count, emulated_tiles, tiled_host, tiles_emulated
 from tests.compiler.loops.executed import executed
+from tests.compiler.loops.tiny_kernels import run_nest
 from tests.compiler.schedule.guarded_run import run_guarded
+from tests.targets import target_named
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.kernels.evaluate import evaluate_kernel
 from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel, ValidExtent
 from tunefarm.compiler.kernels.unpack_weights import UNPACKED, apply_unpack_weights
 from tunefarm.compiler.llvm.compile_kernel import constant_layouts, emit_loops
 from tunefarm.compiler.llvm.machine import assembly
-from tunefarm.compiler.loops.interpret import interpret
 from tunefarm.compiler.loops.ir import LoopNest, uses_tiles
 from tunefarm.compiler.loops.verify import verify_loops
 from tunefarm.compiler.operators.evaluate_node import node_kernel
@@ -38,9 +39,8 @@ from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.extents import Given
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.tensor_type import Array, Attribute, TensorType
-from tunefarm.configs.settings import load_target
 
-TILES = Target.from_json(load_target("sapphirerapids").model_dump())
+TILES = target_named("sapphirerapids")
 SKETCH = "matrix_tiles_unpacked"
 DRAWN = settings(
     max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
@@ -151,14 +151,9 @@ def test_drawn_products_are_right_in_tiles() -> None:
         if made is None:
             return
         schedule, nest = made
-        inputs, layouts = inputs_of(kernel, seed), dict(constant_layouts(schedule))
-        given = {}
-        for memory in nest.inputs:
-            array, layout = inputs[memory.name], layouts.get(memory.name)
-            given[memory.name] = (array if layout is None else layout.pack(array)).reshape(
-                memory.shape
-            )
-        assert_close(interpret(nest, given).reshape(kernel.output.shape), kernel, inputs)
+        inputs = inputs_of(kernel, seed)
+        output = run_nest(nest, dict(constant_layouts(schedule)), inputs)
+        assert_close(output.reshape(kernel.output.shape), kernel, inputs)
 
     check()
     assert sum(found) >= 6
@@ -232,7 +227,7 @@ def test_tiles_lead_where_they_take_fewer_cycles(rows: int, leads: bool) -> None
 
 @pytest.mark.parametrize("name", ["znver4", "znver5", "icelake-server", "x86-64-v3"])
 def test_targets_without_tiles_have_no_such_sketch(name: str) -> None:
-    target = Target.from_json(load_target(name).model_dump())
+    target = target_named(name)
     assert scheduled(product((64,), 128, 64), target) is None
 
 
@@ -269,7 +264,7 @@ def types_of_data(target: Target, rows: Given, precision: str = "bf16") -> set[D
 def test_data_is_narrow_where_tiles_multiply_it(
     name: str, rows: Given, precision: str, expected: DType
 ) -> None:
-    target = Target.from_json(load_target(name).model_dump())
+    target = target_named(name)
     assert types_of_data(target, rows, precision) == {expected}
 
 

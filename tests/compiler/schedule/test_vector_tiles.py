@@ -12,25 +12,24 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.compiler.loops.tiny_kernels import run_nest
 from tests.compiler.runtime.emulated import Case, emulated, kernel_outputs
 from tests.compiler.schedule.narrow_kernels import narrowed, values_for
 from tests.compiler.schedule.small_kernels import kernel_of
+from tests.targets import target_named
 from tunefarm.compiler.errors import LoweringError
 from tunefarm.compiler.kernels.evaluate import evaluate_kernel
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.llvm.compile_kernel import constant_layouts, emit_loops
 from tunefarm.compiler.llvm.machine import assembly
-from tunefarm.compiler.loops.interpret import interpret
 from tunefarm.compiler.loops.verify import verify_loops
 from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.schedule.spaces import default_schedule, schedule_space
-from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import TensorType
-from tunefarm.configs.settings import load_target
 
-ARM = Target.from_json(load_target("neoverse-v1").model_dump())
+ARM = target_named("neoverse-v1")
 PAIRS = [
     (DType.I8, DType.I8),
     (DType.U8, DType.I8),
@@ -96,13 +95,9 @@ def test_drawn_kernels_are_exact_in_tiles() -> None:
         found.append(tiled)
         nest = lower(kernel, schedule)
         verify_loops(nest)
-        inputs, layouts = values_for(kernel, seed), dict(constant_layouts(schedule))
-        given_values = {}
-        for memory in nest.inputs:
-            array, layout = inputs[memory.name], layouts.get(memory.name)
-            packed = array if layout is None else layout.pack(array)
-            given_values[memory.name] = packed.reshape(memory.shape)
-        output: Any = interpret(nest, given_values).reshape(kernel.output.shape)
+        inputs = values_for(kernel, seed)
+        found_values = run_nest(nest, dict(constant_layouts(schedule)), inputs)
+        output: Any = found_values.reshape(kernel.output.shape)
         expected: Any = evaluate_kernel(kernel, inputs)
         if kernel.output.dtype.is_float:
             np.testing.assert_allclose(output, expected, rtol=1e-5)
@@ -140,7 +135,7 @@ def test_products_of_matrices_take_their_instruction(left: DType, right: DType) 
 
 def test_tiles_that_vectors_do_not_hold_are_refused() -> None:
     """As those of another target's schedule."""
-    amx = Target.from_json(load_target("sapphirerapids").model_dump())
+    amx = target_named("sapphirerapids")
     kernel = narrowed(product(32, 128, 64, False, DType.I32), DType.I8, DType.I8)
     schedule = default_schedule(kernel, amx)
     with pytest.raises(LoweringError, match="vectors hold no tile of matmul"):
@@ -149,5 +144,5 @@ def test_tiles_that_vectors_do_not_hold_are_refused() -> None:
 
 def test_a_cpu_without_products_of_matrices_has_no_tiles() -> None:
     kernel = narrowed(product(32, 128, 64, False, DType.I32), DType.I8, DType.I8)
-    plain = Target.from_json(load_target("armv8-neon").model_dump())
+    plain = target_named("armv8-neon")
     assert not default_schedule(kernel, plain).uses_tiles
