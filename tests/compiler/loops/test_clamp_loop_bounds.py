@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.compiler.schedule.small_kernels import f32, kernel_of
+from tests.targets import target_named
 from tunefarm.compiler.errors import VerifyError
 from tunefarm.compiler.expr.nodes import Expr, Load, binary, const, integer, mul, select, sub, unary
 from tunefarm.compiler.kernels.evaluate import evaluate_kernel
@@ -28,12 +29,11 @@ from tunefarm.compiler.schedule.steps.kernel_forms import MergeAxes
 from tunefarm.compiler.schedule.steps.loop_kinds import Parallelize, Unroll, Vectorize
 from tunefarm.compiler.schedule.steps.placement import ComputeAt
 from tunefarm.compiler.schedule.steps.tiles import Fuse, Reorder, Tile
-from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import Array, Attribute, TensorType
-from tunefarm.configs.settings import load_target
 
 BATCH, ROWS, COLUMNS = 3, 29, 5
+TERMS = 4  # of sums in register tiles
 SIZES = "in1"
 
 
@@ -191,14 +191,14 @@ def test_what_a_peeled_round_reads_ends_with_the_others() -> None:
 def tiles(tile: int, dynamic: bool = True) -> tuple[FusedKernel, Schedule]:
     """GELUs of products in register tiles of so many rows."""
     builder = KernelBuilder()
-    data = builder.input(TensorType(DType.F32, (ROWS, 16)))
+    data = builder.input(TensorType(DType.F32, (ROWS, TERMS)))
     sizes = builder.input(TensorType(DType.I64, (2,)))
-    weights = builder.input(TensorType(DType.F32, (16, 8)))
+    weights = builder.input(TensorType(DType.F32, (TERMS, 8)))
     product = builder.stage(
         "sum",
         [("i", ROWS), ("j", 8)],
         lambda i, j, k: mul(data[(i, k)], weights[(k, j)]),
-        reduce=[("k", 16)],
+        reduce=[("k", TERMS)],
         combiner="sum",
     )
     builder.stage(
@@ -215,7 +215,7 @@ def tiles(tile: int, dynamic: bool = True) -> tuple[FusedKernel, Schedule]:
         Unroll("y", "i.i"),
         Vectorize("y", "j"),
         ComputeAt("sum", "y", "i.o", "register"),
-        Tile("sum", "k", 8),
+        Tile("sum", "k", TERMS // 2),
         Reorder("sum", ("k.o", "k.i", "i", "j")),
         Unroll("sum", "k.i"),
         Unroll("sum", "i"),
@@ -231,7 +231,7 @@ def test_scatters_end_with_the_updates(reduction: str, behind: int) -> None:
     operands = [f32(2, 5, behind), indices, f32(2, ROWS, behind), TensorType(DType.I64, (2,))]
     attributes: dict[str, Attribute] = {"reduction": reduction, "number": 1}
     kernel = kernel_of(operands, [("scatter_elements", ["x0", "x1", "x2", "x3"], attributes)])
-    target = Target.from_json(load_target("x86-64-v3").model_dump())
+    target = target_named("x86-64-v3")
     nest = lower(kernel, default_schedule(kernel, target, 1))
     verify_loops(nest)
     assert f"for u in 0..min({ROWS}, in3[1])" in format_loops(nest)
@@ -255,8 +255,8 @@ def test_tiles_of_fewer_rows_compute_the_same(tile: int) -> None:
     verify_loops(nest)
     rng = np.random.default_rng(0)
     inputs = {
-        "in0": rng.standard_normal((ROWS, 16)).astype(np.float32),
-        "in2": rng.standard_normal((16, 8)).astype(np.float32),
+        "in0": rng.standard_normal((ROWS, TERMS)).astype(np.float32),
+        "in2": rng.standard_normal((TERMS, 8)).astype(np.float32),
     }
     sums = inputs["in0"] @ inputs["in2"]
     expected = sums * np.vectorize(math.erf)(sums)
@@ -269,7 +269,7 @@ def test_tiles_of_fewer_rows_compute_the_same(tile: int) -> None:
 
 @pytest.mark.parametrize("tile", [7, 13, 20])
 def test_tiles_of_fewer_rows_take_less_code_than_the_whole_one(tile: int) -> None:
-    target = Target.from_json(load_target("x86-64-v3").model_dump())
+    target = target_named("x86-64-v3")
     lines = [
         emit_loops(lower(kernel, schedule), schedule, target, "kernel").text.count("\n")
         for kernel, schedule in (tiles(tile), tiles(tile, dynamic=False))
@@ -280,7 +280,7 @@ def test_tiles_of_fewer_rows_take_less_code_than_the_whole_one(tile: int) -> Non
 @pytest.mark.parametrize("name", ["x86-64-v3", "armv8-neon"])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_other_targets_have_code_for_limits(name: str, threads: int) -> None:
-    target = Target.from_json(load_target(name).model_dump())
+    target = target_named(name)
     for kernel in (pointwise(), tiles(7)[0]):
         schedule = default_schedule(kernel, target, threads)
         nest = lower(kernel, schedule)
