@@ -10,7 +10,6 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
-from tests.compiler.emitted_code import target_named
 from tests.compiler.graph.graph_helpers import random_inputs
 from tests.compiler.schedule.drawn_graphs import Case
 from tests.compiler.schedule.drawn_limits import limits
@@ -18,6 +17,7 @@ from tests.compiler.schedule.guarded_run import run_guarded
 from tests.compiler.schedule.small_kernels import f32, inputs_for, kernel_of
 from tests.compiler.schedule.test_generated_code import FAMILIES, SMALLEST_PARALLEL
 from tests.compiler.schedule.test_limited_kernels import STRATEGIES
+from tests.targets import target_named
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.frontend.zoo.models import build_model
@@ -38,6 +38,9 @@ from tunefarm.configs.errors import SettingsError
 
 FAMILY = [t for t in map(target_named, ("x86-64-v3", "x86-64-v4")) if can_run(t)]
 THREADS = (1, 2, 7)
+EVERY = [(target, threads) for target in FAMILY for threads in THREADS]
+PAIRS = EVERY[::2]
+"""Each thread count on one target: with one thread and with many on the first."""
 DETERMINISTIC = DETERMINISTIC_NUMERICS.name
 
 pytestmark = pytest.mark.skipif(not FAMILY, reason="no CPU of a family with two kinds of vectors")
@@ -71,9 +74,12 @@ def assert_same(one: Array, other: Array) -> None:
 
 
 def drawn_check(
-    strategy: st.SearchStrategy[list[Case]], examples: int, are_limited: bool = False
+    strategy: st.SearchStrategy[list[Case]],
+    examples: int,
+    are_limited: bool = False,
+    pairs: Sequence[tuple[Target, int]] = PAIRS,
 ) -> None:
-    """Draw kernels, and compare what schedules of each give on all targets and thread counts.
+    """Draw kernels, and compare what schedules of each give on targets with thread counts.
 
     `are_limited` gives loops of theirs ends that are known in a run; the rest of a result, which
     nobody needs, is not compared.
@@ -96,35 +102,39 @@ def drawn_check(
                 kernel = split_rows(kernel)
                 inputs = {b.name: inputs[b.name].reshape(b.shape) for b in kernel.inputs}
             first: Array | None = None
-            for target in FAMILY:
+            for target, threads in pairs:
                 order = fixed_order(kernel, target)
-                for threads in THREADS:
-                    space = schedule_space(kernel, target, threads, DETERMINISTIC)
-                    drawn = space.candidate(data.draw(st.integers(0, space.size - 1)))
-                    schedules = [space.schedule(item) for item in (space.default(), drawn)]
-                    note(f"{target.cpu}, {threads}: {space.choices(drawn)}")
-                    check_order(kernel, schedules[0], order)
-                    for schedule in schedules:
-                        if sum_orders(kernel, schedule) != order:
-                            continue  # a build refuses it
-                        found = result(kernel, schedule, inputs, target, threads)
-                        found = found.reshape(needed.shape)[needed]
-                        first = found if first is None else first
-                        assert_same(first, found)
+                space = schedule_space(kernel, target, threads, DETERMINISTIC)
+                drawn = space.candidate(data.draw(st.integers(0, space.size - 1)))
+                schedules = [space.schedule(item) for item in (space.default(), drawn)]
+                note(f"{target.cpu}, {threads}: {space.choices(drawn)}")
+                check_order(kernel, schedules[0], order)
+                for schedule in schedules:
+                    if sum_orders(kernel, schedule) != order:
+                        continue  # a build refuses it
+                    found = result(kernel, schedule, inputs, target, threads)
+                    found = found.reshape(needed.shape)[needed]
+                    first = found if first is None else first
+                    assert_same(first, found)
 
     check()
 
 
-@pytest.mark.parametrize("share", [0.06, pytest.param(0.5, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    ("share", "pairs"), [(0.06, PAIRS), pytest.param(0.5, EVERY, marks=pytest.mark.nightly)]
+)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_drawn_schedules_give_the_same_bits(
-    family: str, share: float, monkeypatch: pytest.MonkeyPatch
+    family: str,
+    share: float,
+    pairs: Sequence[tuple[Target, int]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     strategy: Callable[[int], st.SearchStrategy[list[Case]]] = FAMILIES[family][0]
     for module, least in SMALLEST_PARALLEL:
         monkeypatch.setattr(module, least, 1)  # kernels this small would not run in parallel
 
-    drawn_check(strategy(16), max(1, round(share * FAMILIES[family][1])))
+    drawn_check(strategy(16), max(1, round(share * FAMILIES[family][1])), pairs=pairs)
 
 
 @pytest.mark.parametrize("family", ["filled_rows", "attentions", "products", "normalisations"])
