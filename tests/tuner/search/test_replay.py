@@ -180,31 +180,44 @@ def test_a_replayed_session_is_the_same_to_the_bit(stores: list[Store]) -> None:
     assert len(histories[0][1]) == 64
 
 
+def all_together(
+    folder: Path, average: int, budget: type[Budget] = Budget
+) -> tuple[list[TuningTask], End]:
+    """All recorded kernels after a session with so many trials of each on average."""
+    with Store.open(folder / "recorded.db") as store:
+        replay = Replay([(item, 1) for item in KERNELS.values()], store)
+        limits = Limits(trials_per_task=average, patience=32, nothing_to_win=0.02)
+        return replay.tasks, replay.run(limits, budget)
+
+
+@pytest.fixture(scope="module")
+def ten_on_average(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[TuningTask], End]:
+    return all_together(tmp_path_factory.mktemp("together"), 10)
+
+
 @pytest.mark.parametrize("average", [10, 48])
-def test_trials_go_where_the_model_gains_to_the_end(tmp_path: Path, average: int) -> None:
+def test_trials_go_where_the_model_gains_to_the_end(
+    tmp_path: Path, average: int, request: pytest.FixtureRequest
+) -> None:
     """Of all recorded kernels together: those that still gain get what the others leave."""
-    items = [(item, 1) for item in KERNELS.values()]
-    with Store.open(tmp_path / "recorded.db") as store:
-        replay = Replay(items, store)
-        end = replay.run(Limits(trials_per_task=average, patience=32, nothing_to_win=0.02))
-    trials = [task.progress.trials for task in replay.tasks]
-    assert sum(trials) <= average * len(items)
+    is_shared = average == 10
+    tasks, end = (
+        request.getfixturevalue("ten_on_average") if is_shared else all_together(tmp_path, average)
+    )
+    trials = [task.progress.trials for task in tasks]
+    assert sum(trials) <= average * len(KERNELS)
     assert max(trials) > average > min(trials)
     settled = Budget(Limits(patience=32, nothing_to_win=0.02))
-    open_tasks = [task for task in replay.tasks if settled.task_end(task.progress) is None]
+    open_tasks = [task for task in tasks if settled.task_end(task.progress) is None]
     assert not open_tasks or end is End.TOTAL_TRIALS
 
 
-def test_the_model_is_faster_than_with_as_many_trials_of_each_kernel(tmp_path: Path) -> None:
-    items = [(item, 1) for item in KERNELS.values()]
-    with Store.open(tmp_path / "together.db") as store:
-        together = Replay(items, store)
-        together.run(Limits(trials_per_task=10))
-    with Store.open(tmp_path / "capped.db") as store:
-        capped = Replay(items, store)
-        capped.run(Limits(trials_per_task=10), Capped)
-    assert sum(task.progress.trials for task in capped.tasks) == 10 * len(items)
-    assert model_seconds(together.tasks) < model_seconds(capped.tasks)
+def test_the_model_is_faster_than_with_as_many_trials_of_each_kernel(
+    tmp_path: Path, ten_on_average: tuple[list[TuningTask], End]
+) -> None:
+    capped, _ = all_together(tmp_path, 10, Capped)
+    assert sum(task.progress.trials for task in capped) == 10 * len(KERNELS)
+    assert model_seconds(ten_on_average[0]) < model_seconds(capped)
 
 
 class Capped(Budget):
