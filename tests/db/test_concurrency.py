@@ -1,4 +1,4 @@
-"""Eight processes have 1,000 trials each to record: all are there, none twice, none is refused.
+"""Eight processes have trials to record: all are there, none twice, none is refused.
 
 On a server each of them writes; a file has one writer, the driver, to which they send theirs.
 """
@@ -25,7 +25,8 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tunefarm.db.store", "tests.db.examples", "psycopg"])
 
 WRITERS = 8
-TRIALS = 1000
+TRIALS = 1000  # of each process that writes to a server
+SUBMITTED = 250  # of each process that sends them to a driver
 COMMON = 100  # of each writer's trials, those that all of them have
 BATCH = 20
 WORKLOADS = 7
@@ -97,8 +98,8 @@ def test_eight_drivers_write_to_a_server_at_the_same_time(postgresql_url: str) -
 
 
 def submit(writer: int, trials: Queue[TrialRecord | None]) -> None:
-    for number in range(TRIALS):
-        trials.put(trial(1 + writer * TRIALS + number))
+    for number in range(SUBMITTED):
+        trials.put(trial(1 + writer * SUBMITTED + number))
     trials.put(None)
 
 
@@ -129,11 +130,11 @@ def test_one_driver_writes_what_eight_processes_submit_to_a_file(tmp_path: Path)
     for process in processes:
         process.start()
     theirs.close()
-    assert ours.recv() == WRITERS * TRIALS
+    assert ours.recv() == WRITERS * SUBMITTED
     for process in processes:
         process.join()
     with Store.open(path) as store:
         found = [record.request_id for record in queries.iterate_trials(store)]
-        assert len(found) == WRITERS * TRIALS
-        assert set(found) == {f"request-{1 + number}" for number in range(WRITERS * TRIALS)}
+        assert len(found) == WRITERS * SUBMITTED
+        assert set(found) == {f"request-{1 + number}" for number in range(WRITERS * SUBMITTED)}
         assert check(store) == []
