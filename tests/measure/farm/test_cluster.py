@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
 from ray.cluster_utils import Cluster
 
+from tests.measure.farm.test_node_kinds import collect
 from tests.measure.fault_kernels import COMPILE_FAULT, make_request
-from tunefarm.compiler.errors import MeasureError
-from tunefarm.compiler.target import host_target
 from tunefarm.measure.farm.make_runner import create_runner
 from tunefarm.measure.farm.ray_runner import RayRunner
 from tunefarm.measure.farm.ray_start import head_client
 from tunefarm.measure.farm.runner import Runner, RunnerOptions
-from tunefarm.measure.measurement import MeasureResult, Status
+from tunefarm.measure.measurement import Status
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 NODES = 3
 OPTIONS = {"num_cpus": 2, "object_store_memory": 80 << 20, "include_dashboard": False}
 
@@ -53,15 +50,6 @@ def submit(runner: Runner, first: int, count: int) -> None:
         runner.submit(make_request("sleep 20000", str(number)))
 
 
-def collect(runner: Runner, count: int) -> list[MeasureResult]:
-    results: list[MeasureResult] = []
-    deadline = time.monotonic() + 120
-    while len(results) < count:
-        assert time.monotonic() < deadline, f"{len(results)} of {count} results"
-        results += runner.results(timeout=1.0)
-    return results
-
-
 def drain(node: str) -> None:
     """Tell a node to leave, as `ray drain-node` does."""
     address = ray.get_runtime_context().gcs_address
@@ -70,7 +58,6 @@ def drain(node: str) -> None:
     assert accepted, reason
 
 
-@pytest.mark.nightly
 def test_nodes_join_leave_and_are_lost_while_requests_run(cluster: Any) -> None:
     """One joins, one is told to leave, one is killed: each request has its one good answer."""
     told: list[str] = []
@@ -108,16 +95,3 @@ def test_nodes_join_leave_and_are_lost_while_requests_run(cluster: Any) -> None:
         "a node is lost",
     ]
     cluster.remove_node(leaving)
-
-
-def test_nodes_of_another_target_are_not_used(cluster: Any) -> None:
-    from dataclasses import replace
-
-    other = replace(host_target(), cpu="another")
-    with pytest.raises(MeasureError, match="no node of the cluster"):
-        join(cluster, targets=(other,))
-
-
-def test_a_missing_token_file_is_refused(cluster: Any, tmp_path: Path) -> None:
-    with pytest.raises(MeasureError, match="no token file"):
-        join(cluster, token_file=str(tmp_path / "token"))

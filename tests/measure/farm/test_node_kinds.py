@@ -16,9 +16,10 @@ from ray.cluster_utils import Cluster
 from tests.end_to_end.tiny_model import tiny_model
 from tests.measure.fault_kernels import COMPILE_FAULT, make_request
 from tests.measure.simulated_nodes import COMPILE_HERE, KIND, PROBE
+from tests.targets import target_named
 from tunefarm.compiler.errors import MeasureError
 from tunefarm.compiler.target import Target, host_target
-from tunefarm.configs.settings import Settings, load_settings, load_target
+from tunefarm.configs.settings import Settings, load_settings
 from tunefarm.db import queries
 from tunefarm.db.store import Store
 from tunefarm.measure.farm.make_runner import create_runner
@@ -28,14 +29,12 @@ from tunefarm.tuner.job_request import JobRequest
 from tunefarm.tuner.search.measuring import runner_options
 from tunefarm.tuner.tune_model import tune_model
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        "avx512f" not in host_target().features, reason="x86-64-v3 is no lesser kind than this CPU"
-    ),
-]
+pytestmark = pytest.mark.slow
+needs_a_lesser_kind = pytest.mark.skipif(
+    "avx512f" not in host_target().features, reason="x86-64-v3 is no lesser kind than this CPU"
+)
 HOST = host_target()
-LESSER = Target.from_json(load_target("x86-64-v3").model_dump())
+LESSER = target_named("x86-64-v3")
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +76,7 @@ def collect(runner: Runner, count: int) -> list[MeasureResult]:
     return results
 
 
+@needs_a_lesser_kind
 def test_one_job_tunes_for_both_kinds(cluster: Any, tmp_path: Path) -> None:
     onnx.save(tiny_model(), tmp_path / "tiny.onnx")
     settings = load_settings(
@@ -111,6 +111,7 @@ def test_one_job_tunes_for_both_kinds(cluster: Any, tmp_path: Path) -> None:
         assert len({key.target for key in queries.tasks(store)}) == 2
 
 
+@needs_a_lesser_kind
 @pytest.mark.nightly
 def test_a_node_that_is_of_another_kind_times_nothing_and_a_target_without_one_is_refused(
     cluster: Any, kind_file: Path
@@ -136,6 +137,17 @@ def test_a_node_that_is_of_another_kind_times_nothing_and_a_target_without_one_i
         join(cluster)
 
 
+def test_nodes_of_another_target_are_not_used(cluster: Any) -> None:
+    with pytest.raises(MeasureError, match="no node of the cluster"):
+        join(cluster, targets=(replace(HOST, cpu="another"),))
+
+
+def test_a_missing_token_file_is_refused(cluster: Any, tmp_path: Path) -> None:
+    with pytest.raises(MeasureError, match="no token file"):
+        join(cluster, token_file=str(tmp_path / "token"))
+
+
+@needs_a_lesser_kind
 @pytest.mark.parametrize("runner", ["local", "ray"])
 def test_one_machine_alone_does_not_measure_for_another_kind(runner: str) -> None:
     expected = rf"cannot measure for x86-64-v3: it stands for {HOST.cpu} \(--address joins"
