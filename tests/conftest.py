@@ -200,6 +200,13 @@ def builds_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["TUNEFARM_DATABASE__SHIPPED"] = "false"
 
 
+@pytest.fixture(scope="session")
+def folder_of_the_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that the test processes of a run have in common."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     """The file of a tiny network: convolution, product, softmax."""

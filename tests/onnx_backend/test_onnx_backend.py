@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
@@ -34,15 +34,12 @@ pytestmark = pytest.mark.slow
     ],
 )
 def results(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, folder_of_the_run: Path
 ) -> Mapping[tuple[str, str], Result]:
     """The results of each tenth case, by night of all, in machine code: the first of the test
     processes runs them for the others."""
-    folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent  # the one that the test processes have in common
-    file = folder / f"onnx-backend-{request.param}.json"
-    with open(folder / f"{file.name}.lock", "w") as lock:
+    file = folder_of_the_run / f"onnx-backend-{request.param}.json"
+    with file.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not file.exists():
             cases = load_cases()[:: request.param]

@@ -10,13 +10,15 @@ import pytest
 from tests.db.examples import populate
 from tests.db.ready_schema import ready_schema
 from tests.in_process_import import importing_in_process
+from tests.known_kernels import known_kernels
 from tunefarm.db.store import Store
 
 
 @pytest.fixture(autouse=True, scope="module")
-def without_processes_and_migrations() -> Iterator[None]:
-    """Models are read in this process, and new databases are made without the migrations."""
-    with importing_in_process(), ready_schema():
+def without_processes_and_migrations(folder_of_the_run: Path) -> Iterator[None]:
+    """Models are read in this process, built of kernels that were compiled before, and new
+    databases are made without the migrations."""
+    with importing_in_process(), ready_schema(), known_kernels(folder_of_the_run):
         yield
 
 

@@ -128,19 +128,21 @@ def _marked(name: str) -> object:
 
 
 @pytest.fixture(scope="session")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def prepared(folder_of_the_run: Path) -> Path:
     """A folder with `mlp.onnx` and `tuning.db`, which the first of several processes makes."""
-    root = tmp_path_factory.getbasetemp()
-    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
-    folder, made = root / "prepared", root / "prepared.made"
-    with (root / "prepared.lock").open("w") as lock:
+    folder, made = folder_of_the_run / "prepared", folder_of_the_run / "prepared.made"
+    with (folder_of_the_run / "prepared.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not made.exists():
             folder.mkdir()
-            run(Block("sh", f"tune zoo mlp --output {MODEL}.onnx"), folder)
-            small = "TUNEFARM_SEARCH__TRIALS_PER_TASK=3"
-            tune = f"{small} tune --model {MODEL}.onnx --db tuning.db --config ci"
-            run(Block("sh", tune), folder)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.chdir(folder)
+                for variable, value in _SMALL.items():
+                    patch.setenv(variable, value)
+                patch.setenv("TUNEFARM_SEARCH__TRIALS_PER_TASK", "3")
+                model, db = f"{MODEL}.onnx", "tuning.db"
+                zoo, tune = ["zoo", "mlp", "--output", model], ["--model", model, "--db", db]
+                _run_here([zoo, [*tune, "--config", "ci"]])
             made.touch()
     return folder
 
