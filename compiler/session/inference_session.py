@@ -110,9 +110,7 @@ class BuildsBySize:
         self._exact: OrderedDict[Key, Executable] = OrderedDict()
         self._range: Executable | None = None
         self._bounds: Bounds = {}
-        self._apart: set[str] = (
-            set()
-        )  # names that inputs share, and of which runs had several sizes
+        self._apart = set[str]()  # names of inputs that stand for several sizes
         self._runs: list[dict[Label, int]] = []  # the sizes of those that were built for
         self._thread: threading.Thread | None = None
         self._range_shapes: Shapes = {}  # of the last build for a range that was begun

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from numpy.typing import ArrayLike
 from onnx.parser import parse_model
 
 from tunefarm import compiler
@@ -222,11 +223,10 @@ def test_a_run_like_the_last_is_served_without_a_look_at_the_model(tmp_path: Pat
         str(path), ports, lambda shapes: compiler.build(path, shapes=shapes), ranges(path)
     )
 
-    def serve(value: object) -> Executable:
+    def serve(value: ArrayLike) -> Executable:
         found = builds.executable_for({"x": value})
         assert builds.latest is found
-        size = int(np.shape(value)[0])  # type: ignore[index]
-        x = np.arange(size, dtype=np.float32) - 1
+        x = np.arange(len(np.asarray(value)), dtype=np.float32) - 1
         np.testing.assert_array_equal(found.run({"x": x})["y"], np.maximum(x, 0))
         return found
 
