@@ -80,6 +80,7 @@ KEYS_AT_ONCE = (64, 128, 256, 512)
 MANY_BLOCKS = 4  # of queries, per thread
 CACHE_SHARE = 4  # parts of the second-level cache, of which scores and weights fill one
 PREFETCH_DISTANCES = (0, 1024, 4096)  # elements, of keys and values that are read once
+FEW_KEYS = 128  # that a step reads before prefetches would have brought them
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +270,7 @@ def _sketch(name: str, context: AttentionContext, target: Target) -> tuple[Sketc
     ]
     once = preferred[0] >= parts.queries.extent and not shares_keys(parts)
     choices.append((Choice("packing", ("whole", "tile")), "tile" if once else "whole"))
-    if once and streams(context):
+    if once and extent > FEW_KEYS and streams(context):
         # They come from memory, and products of few queries wait for each of them.
         choices.append((Choice("prefetch", PREFETCH_DISTANCES), PREFETCH_DISTANCES[1]))
     if context.facts.threads > 1:
