@@ -12,7 +12,7 @@ from tunefarm.compiler.kernels.calls_in_run import calls_in_run
 from tunefarm.compiler.kernels.count_work import kernel_flops
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram
 from tunefarm.compiler.llvm.compile_kernel import CompiledKernel
-from tunefarm.compiler.plan.sizes.dense_arguments import dense_inputs
+from tunefarm.compiler.plan.sizes.pitches import dense_inputs
 from tunefarm.compiler.runtime.artefact.seal import part_digests
 from tunefarm.compiler.runtime.planning.memory_plan import MemoryPlan, outputs_in_place
 from tunefarm.compiler.runtime.planning.pack_constants import PackedConstants

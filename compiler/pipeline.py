@@ -34,14 +34,13 @@ from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
 from tunefarm.compiler.plan.fusion.group_kernels import GroupKernels, MadeKernels
 from tunefarm.compiler.plan.optimise import PASS_NAMES, optimise_for
-from tunefarm.compiler.plan.sizes.dense_arguments import dense_arguments
 from tunefarm.compiler.plan.sizes.end_sums import end_sums
 from tunefarm.compiler.plan.sizes.live_extents import (
     limit_kernels,
     without_computed_sizes,
     without_outputs,
 )
-from tunefarm.compiler.plan.sizes.pitch_rows import pitch_rows
+from tunefarm.compiler.plan.sizes.pitches import dense_arguments, pitch_rows
 from tunefarm.compiler.plan.sizes.small_image_variant import SmallImageVariant, small_image_variant
 from tunefarm.compiler.runtime.artefact.seal import seal_of
 from tunefarm.compiler.runtime.entry.entry import entry_of

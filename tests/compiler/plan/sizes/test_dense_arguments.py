@@ -18,8 +18,9 @@ from tunefarm.compiler.kernels.kernel import DensePitch, KernelCall, KernelProgr
 from tunefarm.compiler.kernels.kernel_sizes import as_stored
 from tunefarm.compiler.kernels.serialize import kernel_from_json, kernel_to_json
 from tunefarm.compiler.pipeline import compile_model
-from tunefarm.compiler.plan.sizes.dense_arguments import dense_inputs
+from tunefarm.compiler.plan.sizes.pitches import dense_inputs
 from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.extents import Shapes
 from tunefarm.compiler.types.tensor_type import Array, TensorType
 
@@ -104,6 +105,25 @@ def test_arguments_are_read_up_to_the_end_of_memory(name: str, target: str) -> N
                 for array in (*arrays, strided):
                     (found,) = executable.run({"x": array}).values()
                     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_places_that_are_computed_are_read_up_to_the_end_of_memory(target: str) -> None:
+    places = tensor("ids", ["b", "s"], onnx.TensorProto.INT64)
+    proto = model([node("Gather", "x ids")], [tensor("x", ["r", "c"]), places])
+    bounds: Shapes = {"b": ("1..4",), "s": ("1..200",), "r": ("1..50",), "c": ("1..40",)}
+    for seed in range(3):
+        choose = RandomSchedules(seed, TARGETS[target])
+        compiled = compile_model(import_model_proto(proto, bounds), choose, target=TARGETS[target])
+        assert dense_inputs(compiled.program) == {"x"}  # the places are checked, all together
+        executable, rng = Executable(compiled.spec), np.random.default_rng(seed)
+        for b, s, r, c in ((1, 1, 1, 1), (3, 7, 49, 39), (4, 200, 2, 17), (2, 199, 50, 40)):
+            with ExitStack() as stack:
+                x = stack.enter_context(guarded(TensorType(DType.F32, (r, c)), at_end=True))
+                ids = stack.enter_context(guarded(TensorType(DType.I64, (b, s)), at_end=True))
+                x[...], ids[...] = rng.random(x.shape), rng.integers(-r, r, ids.shape)
+                (found,) = executable.run({"x": x, "ids": ids}).values()
+                np.testing.assert_array_equal(found, x[ids])
 
 
 def test_a_result_of_another_call_and_a_part_of_an_array_are_arguments() -> None:

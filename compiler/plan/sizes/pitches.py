@@ -1,0 +1,303 @@
+"""Passes: how far apart elements of dynamic tensors lie, between kernels and in arguments.
+
+    conv: f32[1, 4, 160, 160, 8], width <= 160  ->  rows of conv are min(160, width + 3) * 8 apart
+
+A value lies at its bounds: an image of 320 columns in a build for up to 960 would use every third
+part of each row only, and what streams it would jump from page to page. Planes stay where they are,
+so that views and joins of whole planes are what they were.
+
+    fill = select(i3 < w, select(i2 < h, x[i0, i1, i2, i3], 0), 0)
+      ->   x lies dense at run time: image i0 begins at i0 * 3 * h * w, and row i2 at i2 * w
+
+An argument of dynamic shape is dense at its true sizes, and what reads it as if it lay at its
+bounds has its rows copied there first. Kernels that only move and compute elements need no copy.
+Nothing lies behind the last element: what they read stands under conditions that it is there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Final
+
+from tunefarm.compiler.expr.nodes import Binary, Expr, Load, Select, all_of, const, integer, select
+from tunefarm.compiler.expr.parts import conjuncts
+from tunefarm.compiler.expr.walk import loads, transform
+from tunefarm.compiler.kernels.kept_inputs import inputs_kept
+from tunefarm.compiler.kernels.kernel import (
+    Buffer,
+    Call,
+    DensePitch,
+    FusedKernel,
+    KernelCall,
+    KernelProgram,
+    RowPitch,
+    ValidExtent,
+    ViewCall,
+    reads_of,
+    written_by,
+)
+from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.signature import SIZES, Signature, SizedPort
+
+# --- Rows of planes whose width is dynamic -------------------------------------------------------
+
+LEAST_AXES: Final = 4
+"""Of a value with planes: images, channels (or blocks of them), rows and columns."""
+
+BEHIND: Final = 4
+"""Columns that the last tile of a row may write behind the ones that are needed, as nearly all do.
+More of them would be tested for one by one."""
+
+NEAR: Final = 8
+"""Columns behind a size that a limit at it may need: one that needs more is about another size."""
+
+VECTOR: Final = 16
+"""Where columns are elements of vectors, rows are a multiple of so many of them apart, a register
+of AVX-512: what the last vector of a row writes behind it is the row's own, and rows begin where
+lines of a cache do."""
+
+
+def pitch_rows(program: KernelProgram, target: Target) -> KernelProgram:
+    """The program in which values that only kernels read and write have a pitch, where they can.
+
+    Its kernels have limits already. Matrix tiles load rows that are a fixed number of bytes apart:
+    on targets that have them rows stay at their bounds where kernels read narrow types.
+    """
+    if SIZES not in program.types:
+        return program
+    ends = {}
+    for call in _writers(program, target.product_tiles is not None):
+        end = _end_of_columns(call)
+        if end is not None:
+            ends[call.output] = end
+    margins: dict[tuple[int, int], int] = {}  # by what rows with the same pitch share
+    for end in ends.values():
+        if end.stride > 1:
+            key = end.extent, end.number
+            margins[key] = max(margins.get(key, 0), end.offset)
+    pitches = {}
+    for name, end in ends.items():
+        margin, multiple = max(end.offset, 0), VECTOR
+        if end.stride > 1:
+            margin, multiple = margins[end.extent, end.number] + BEHIND, 1
+        if margin + multiple - 1 < end.extent:
+            pitches[name] = (end, margin, multiple)
+    calls = tuple(_pitched(program, call, pitches) for call in program.calls)
+    return replace(program, calls=calls)
+
+
+def _writers(program: KernelProgram, tiles: bool) -> Iterator[KernelCall]:
+    """Calls of kernels that alone write their results, which kernels alone read as they are.
+
+    With `tiles` none of those kernels may be one for which matrix tiles are of use.
+    """
+    written = Counter(name for call in program.calls for name in written_by(call))
+    kept = {*program.inputs, *program.outputs, *program.constants}
+    for call in program.calls:
+        if not isinstance(call, KernelCall):
+            kept.update((*reads_of(call), *written_by(call)))
+            continue
+        buffers = zip(call.inputs, call.kernel.inputs, strict=True)
+        kept.update(name for name, buffer in buffers if program.types[name].shape != buffer.shape)
+        if call.kernel.leaves_rest or (tiles and any(map(_is_tiled, call.kernel.inputs))):
+            kept.update((*call.inputs, call.output))
+    for call in program.calls:
+        if not isinstance(call, KernelCall) or written[call.output] > 1:
+            continue
+        if call.output not in kept and SIZES in call.inputs:
+            yield call
+
+
+def _is_tiled(buffer: Buffer) -> bool:
+    return buffer.dtype in (DType.F16, DType.BF16, DType.I8, DType.U8)
+
+
+def _end_of_columns(call: KernelCall) -> ValidExtent | None:
+    """The limit that ends rows of the result of a call, of planes that end at run time too."""
+    shape = call.kernel.output.shape
+    sizes = call.kernel.inputs[call.inputs.index(SIZES)].name
+    for position in reversed(range(2, len(shape))):
+        found = _limits_of(call.kernel, position, sizes)
+        if not found:
+            continue
+        outer = _limits_of(call.kernel, position - 1, sizes)
+        if len(shape) < LEAST_AXES or not outer:
+            return None
+        # The value's own size comes first: fills begin there, and tiles end there.
+        return min(found, key=lambda limit: (limit.offset > NEAR, limit.number))
+    return None
+
+
+def _limits_of(kernel: FusedKernel, position: int, sizes: str) -> list[ValidExtent]:
+    """The limits that end an axis of the output at one of the sizes."""
+    shape = kernel.output.shape
+    axis = math.prod(shape[position + 1 :]), shape[position], sizes
+    return [x for x in kernel.limits if (x.stride, x.extent, x.sizes) == axis]
+
+
+def _pitched(
+    program: KernelProgram, call: Call, pitches: Mapping[str, tuple[ValidExtent, int, int]]
+) -> Call:
+    """The call, of a kernel that knows how far apart rows are."""
+    if not isinstance(call, KernelCall) or pitches.keys().isdisjoint((*call.inputs, call.output)):
+        return call
+    inputs, buffers, sizes = _with_sizes(program, call)
+
+    def pitch(name: str) -> RowPitch | None:
+        if name not in pitches:
+            return None
+        end, margin, multiple = pitches[name]
+        plane = program.types[name].shape
+        rows = next(
+            plane[i - 1]
+            for i in range(1, len(plane))
+            if math.prod(plane[i + 1 :]) == end.stride and plane[i] == end.extent
+        )
+        return RowPitch(end.stride, end.extent, rows, sizes, end.number, margin, multiple)
+
+    buffers = [
+        replace(buffer, pitch=pitch(name)) for name, buffer in zip(inputs, buffers, strict=True)
+    ]
+    kernel = replace(call.kernel, inputs=tuple(buffers), pitch=pitch(call.output))
+    return replace(call, kernel=kernel, key=workload_key(kernel), inputs=inputs)
+
+
+def _with_sizes(
+    program: KernelProgram, call: KernelCall
+) -> tuple[tuple[str, ...], list[Buffer], str]:
+    """A call's inputs and their buffers, the sizes among them, and how the kernel calls these."""
+    inputs, buffers = call.inputs, list(call.kernel.inputs)
+    if SIZES not in inputs:
+        type = program.types[SIZES]
+        inputs = (*inputs, SIZES)
+        buffers.append(Buffer(f"in{len(buffers)}", type.dtype, type.shape))
+    return inputs, buffers, buffers[inputs.index(SIZES)].name
+
+
+# --- Arguments ----------------------------------------------------------------------------------
+
+LEAST_BYTES: Final = 4096
+"""Of an argument at its bounds: fewer are copied sooner than conditions are tested."""
+
+
+def dense_arguments(program: KernelProgram, signature: Signature | None) -> KernelProgram:
+    """The program whose kernels read dynamic arguments dense, where all of an argument's can."""
+    if signature is None or SIZES not in program.types:
+        return program
+    pitches = {
+        port.name: pitch
+        for port in signature.inputs
+        if (pitch := _dense_pitch(port, signature)) and _reads_elements(port.name, program)
+    }
+    return replace(program, calls=tuple(_reading(call, pitches, program) for call in program.calls))
+
+
+def dense_inputs(program: KernelProgram) -> frozenset[str]:
+    """The inputs of a program that its kernels read as they lie."""
+    return frozenset(
+        name
+        for call in program.calls
+        if isinstance(call, KernelCall)
+        for name, buffer in zip(call.inputs, call.kernel.inputs, strict=True)
+        if isinstance(buffer.pitch, DensePitch)
+    )
+
+
+def _dense_pitch(port: SizedPort, signature: Signature) -> DensePitch | None:
+    """How a port's elements lie, by the numbers of its sizes; None if it is copied."""
+    grows = any(
+        output.type == port.type and output.shape != port.shape for output in signature.outputs
+    )  # a result of the last call, which lies in a place
+    if grows or any(len(axis) != 1 for axis in port.padded) or port.type.bytes < LEAST_BYTES:
+        return None
+    numbers: list[int | None] = []
+    for ((true, extent),) in port.padded:
+        if true != extent and true not in signature.sizes:
+            return None
+        numbers.append(None if true == extent else signature.sizes.index(true))
+    if all(number is None for number in numbers[1:]):
+        return None  # it lies as at the beginning of its place
+    return DensePitch(port.type.shape, "", tuple(numbers))
+
+
+def _reads_elements(name: str, program: KernelProgram) -> bool:
+    """Whether all that reads a value is kernels that take its elements, each for one of theirs."""
+    if name in program.outputs:
+        return False
+    readers = [call for call in program.calls if name in reads_of(call)]
+    return bool(readers) and all(_takes_elements(call, name, program) for call in readers)
+
+
+def _takes_elements(call: Call, name: str, program: KernelProgram) -> bool:
+    if not isinstance(call, KernelCall) or call.inputs.count(name) > 1:
+        return False
+    position, kernel = call.inputs.index(name), call.kernel
+    buffer = kernel.inputs[position]
+    extends = position in inputs_kept(kernel) and call.output in _returned(program)
+    if extends or buffer.shape != program.types[name].shape:
+        return False
+    sums = (stage for stage in kernel.stages if stage.reduce_axes or stage.combiner)
+    return all(load.buffer != buffer.name for stage in sums for load in loads(stage.body))
+
+
+def _returned(program: KernelProgram) -> set[str]:
+    """The outputs, and what they are views of: a cache that is returned may lie over the last."""
+    found = {*program.outputs}
+    for call in reversed(program.calls):
+        if isinstance(call, ViewCall) and call.output in found:
+            found.add(call.input)
+    return found
+
+
+def _reading(call: Call, pitches: Mapping[str, DensePitch], program: KernelProgram) -> Call:
+    """The call, of a kernel that reads those arguments as they lie."""
+    if not isinstance(call, KernelCall) or pitches.keys().isdisjoint(call.inputs):
+        return call
+    inputs, buffers, sizes = _with_sizes(program, call)
+    buffers = [
+        replace(buffer, pitch=replace(pitches[name], sizes=sizes)) if name in pitches else buffer
+        for name, buffer in zip(inputs, buffers, strict=True)
+    ]
+    kernel = _guarded(replace(call.kernel, inputs=tuple(buffers)))
+    return replace(call, kernel=kernel, key=workload_key(kernel), inputs=inputs)
+
+
+def _guarded(kernel: FusedKernel) -> FusedKernel:
+    """The kernel, which reads of dense inputs what is there, and 0 instead of the rest."""
+    pitches = {
+        buffer.name: buffer.pitch
+        for buffer in kernel.inputs
+        if isinstance(buffer.pitch, DensePitch)
+    }
+
+    def under(body: Expr, known: frozenset[Expr]) -> Expr:
+        def visit(node: Expr) -> Expr | None:
+            if isinstance(node, Select):
+                holds = known.union(conjuncts(node.condition))
+                parts = under(node.condition, known), under(node.then, holds)
+                return select(*parts, under(node.otherwise, known))
+            if isinstance(node, Load) and node.buffer in pitches:
+                places = tuple(under(place, known) for place in node.indices)
+                load = Load(node.dtype, node.buffer, places)
+                conditions = _conditions(load, pitches[load.buffer])
+                missing = [condition for condition in conditions if condition not in known]
+                return select(all_of(*missing), load, const(0, load.dtype)) if missing else load
+            return None
+
+        return transform(body, visit)
+
+    stages = tuple(replace(stage, body=under(stage.body, frozenset())) for stage in kernel.stages)
+    return replace(kernel, stages=stages)
+
+
+def _conditions(load: Load, pitch: DensePitch) -> Iterator[Expr]:
+    """That an element is there, axis by axis."""
+    for place, number in zip(load.indices, pitch.numbers, strict=True):
+        if number is not None:
+            size = Load(DType.I64, pitch.sizes, (integer(number),))
+            yield Binary(DType.BOOL, "lt", place, size)
