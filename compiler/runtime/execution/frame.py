@@ -168,7 +168,7 @@ class Frame:
     and the entry copies rows from one to the other unless they are the same, see
     `runtime.entry.sized_entry`. An argument is its own place where it
 
-    - has the maximum sizes, or
+    - has the maximum sizes, or is read dense, whatever its sizes are, or
     - lies in memory as its place does, and what it is a part of goes on for as long: the beginning
       of a larger buffer, or a cache that an earlier call has returned; what lies behind it there
       may be anything.
@@ -281,7 +281,7 @@ class Frame:
     def _bind_padded(self, port: ModelPort, array: AnyArray, way: int) -> None:
         """Point the code to an argument that may be smaller than its place."""
         table, is_part = self.inputs, array.base is not None
-        if is_part and (known := self._lent.get(id(array))) is not None:
+        if is_part and way != WHOLE and (known := self._lent.get(id(array))) is not None:
             room = port.rooms[self._sizes.program]
             if array.strides == room.strides and known.bytes >= room.bytes:
                 table[port.position] = table[port.dense] = known.address
