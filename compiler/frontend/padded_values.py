@@ -367,6 +367,22 @@ class PaddedValues:
                 found[number] = source
         return found if any(map(is_not, found, operands)) else None
 
+    def was_inside(self, value: Value, axis: int) -> bool:
+        """Whether an axis was moved to the end from where others lay behind it."""
+        move = self._moves.get(value.name)
+        source = None if move is None else move.axes[axis]
+        if move is None or source is None:
+            return False
+        return source < move.source.rank - 1 or self.was_inside(move.source, source)
+
+    def in_one_piece(self, value: Value, axis: int) -> Value:
+        """The value without padding inside of an axis; one that was only moved is moved again."""
+        move = self._moves.get(value.name)
+        source = None if move is None else move.axes[axis]
+        if move is None or source is None or move.source.dims[source] != value.dims[axis]:
+            return self.dense(value)
+        return move.again(self.in_one_piece(move.source, source))
+
     def dense(self, value: Value) -> Value:
         """The value without padding inside of its axes."""
         from tunefarm.compiler.frontend.operators.moves import compacted  # it is made of this

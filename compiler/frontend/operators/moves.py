@@ -253,6 +253,38 @@ def _concat(
     return graph.padded.filled(with_axis(result, axis, ((total, extent),), graph), axis, "zero")
 
 
+@padded_form("matmul")
+def _matmul(
+    graph: GraphBuilder, operands: Sequence[Value | None], attributes: Attributes
+) -> Value | None:
+    """Keys lie in one piece: attention walks them, where rows that stay rows may lie apart.
+
+    They are the columns of a product with dynamic rows, or rows that were turned to be columns; and
+    what is summed over with weights that lie so.
+    """
+    left, right = operands[:2]
+    assert left is not None
+    assert right is not None
+    if left.array is not None or right.array is not None:
+        return None
+    last = left.rank - 1, right.rank - 1
+    rows, summed = last[0] - 1, last[0]
+    if attributes.flag("transpose_a"):
+        rows, summed = summed, rows
+    met, columns = last[1] - 1, last[1]
+    if attributes.flag("transpose_b"):
+        met, columns = columns, met
+    keys = None
+    if len(right.dims[columns]) > 1:
+        turned = columns < last[1] or graph.padded.was_inside(right, columns)
+        keys = columns if turned or not is_unpadded(left.dims[rows]) else None
+    elif len(right.dims[met]) > 1 and len(left.dims[summed]) == 1:
+        keys = met
+    if keys is None:
+        return None
+    return graph.emit("matmul", left, graph.padded.in_one_piece(right, keys), **attributes)
+
+
 @padded_form("pad")
 def _pad(
     graph: GraphBuilder, operands: Sequence[Value | None], attributes: Attributes

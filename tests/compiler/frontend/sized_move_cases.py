@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import onnx
@@ -42,7 +43,53 @@ def _of_a_difference(*nodes: onnx.NodeProto, **constants: Array) -> Case:
     )
 
 
+_FLAT = [
+    node("Shape", "x", "ends", start=0, end=2),
+    node("Concat", "ends [-1]", "flat", axis=0),
+    node("Reshape", "x flat", "planes"),
+    node("Transpose", "planes", "pixels", perm=[0, 2, 1]),
+]
+
+
+def _of_pixels(*nodes: onnx.NodeProto, second: Sequence[str | int] = ()) -> Case:
+    """What nodes make of `planes` [b, 6, h * w] and `pixels` [b, h * w, 6] of x, and of z."""
+    inputs: dict[str, tuple[str | int, ...]] = {"x": ("b", 6, "h", "w")}
+    return Case(
+        [*_FLAT, *nodes],
+        inputs | ({"z": tuple(second)} if second else {}),
+        {"b": "1..2", "h": "1..5", "w": "1..9"},
+        [{"b": 1, "h": 5, "w": 3}, {"b": 2, "h": 4, "w": 9}, {"b": 2, "h": 1, "w": 1}],
+        {"m": floats(6, 6)},
+    )
+
+
+def _attention(keys: str, values: str, queries: str = "q") -> list[onnx.NodeProto]:
+    return [
+        node("MatMul", f"{queries} {keys}", "scores"),
+        node("Softmax", "scores", "weights", axis=-1),
+        node("MatMul", f"weights {values}"),
+    ]
+
+
 MOVE_CASES: dict[str, Case] = {
+    "attention of pixels": _of_pixels(
+        node("MatMul", "pixels m", "k"),
+        node("Transpose", "k", "turned", perm=[0, 2, 1]),
+        *_attention("turned", "pixels", "k"),
+    ),
+    "attention of pixels in planes": _of_pixels(*_attention("planes", "pixels", "pixels")),
+    "attention of few queries": _of_pixels(
+        node("MatMul", "pixels m", "k"),
+        node("Transpose", "k", "turned", perm=[0, 2, 1]),
+        *_attention("turned", "k", "z"),
+        second=("b", 5, 6),
+    ),
+    "channels mixed by what pixels make of them": _of_pixels(
+        node("MatMul", "planes pixels", "mixes"),
+        node("MatMul", "mixes planes", "mixed"),
+        node("Shape", "x", "size"),
+        node("Reshape", "mixed size"),
+    ),
     "windows of planes that are filled up": Case(
         [
             node("Shape", "x", "size", start=1, end=2),

@@ -16,6 +16,8 @@ from tests.compiler.frontend.sized_piece_cases import PIECE_CASES
 from tests.compiler.frontend.sized_place_cases import PLACE_CASES
 from tests.compiler.frontend.sized_shape_cases import SHAPE_CASES
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.kernels.kernel import KernelCall
+from tunefarm.compiler.pipeline import kernels_of
 from tunefarm.compiler.types.tensor_type import Array
 
 
@@ -30,6 +32,25 @@ ALL_CASES = CASES | MORE_CASES | PLACE_CASES | MOVE_CASES | PIECE_CASES | SHAPE_
 def test_operators_give_what_is_there(name: str) -> None:
     case = ALL_CASES[name]
     check_sizes(case.proto, case.shapes, case.calls())
+
+
+@pytest.mark.parametrize(
+    ("name", "recognised"),
+    [
+        ("attention of pixels", True),
+        ("attention of pixels in planes", True),
+        ("attention of few queries", True),
+        ("channels mixed by what pixels make of them", False),
+    ],
+)
+def test_pixels_of_any_image_lie_in_one_piece_as_keys_alone(name: str, recognised: bool) -> None:
+    case = ALL_CASES[name]
+    program = kernels_of(import_model_proto(case.proto, case.shapes))
+    called = [call for call in program.calls if isinstance(call, KernelCall)]
+    operators = [operator for call in called for operator in call.operators]
+    assert ("attention" in operators) == recognised
+    assert "softmax" not in operators
+    assert recognised or "gather" not in operators
 
 
 def test_batches_of_two_inputs_are_taken_as_equal_and_checked() -> None:
