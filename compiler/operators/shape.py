@@ -172,10 +172,9 @@ def _infer_concat(attributes: Attributes, types: Types) -> TensorType:
     extent = sum(part.shape[axis] for part in parts)
     if channels:
         block = first.shape[-1]
-        fits = len(first.shape) == 5 and axis == 1 and len(channels) == len(parts)
-        blocks = zip(channels, parts, strict=fits)
-        fits = fits and all(part.shape[1] == -(-count // block) for count, part in blocks)
-        check(fits, f"{shapes} have no {list(channels)} channels")
+        blocks = [-(-count // block) for count in channels]
+        fits = axis == 1 and blocks == [part.shape[1] for part in parts]
+        check(fits and len(first.shape) == 5, f"{shapes} have no {list(channels)} channels")
         extent = -(-sum(channels) // block)
     dims = [whole(extent)] * len(first.shape)
     for other in range(len(dims)):
@@ -197,19 +196,30 @@ def _concat(attributes: Attributes, use: Use) -> Tensor:
         offsets.append(offsets[-1] + part.shape[axis])
 
     def value(indices: tuple[Expr, ...]) -> Expr:
-        def choose(first: int, last: int) -> Expr:
-            # A balanced tree: the depth of nested selects grows with the logarithm of the inputs.
-            if last - first == 1:
-                moved = list(indices)
-                moved[axis] = sub(indices[axis], integer(offsets[first]))
-                return parts[first][tuple(moved)]
-            middle = (first + last) // 2
-            before = binary("lt", indices[axis], integer(offsets[middle]))
-            return select(before, choose(first, middle), choose(middle, last))
+        def element(number: int) -> Expr:
+            moved = list(indices)
+            moved[axis] = sub(indices[axis], integer(offsets[number]))
+            return parts[number][tuple(moved)]
 
-        return choose(0, len(parts))
+        return _choice(indices[axis], offsets[:-1], element)
 
     return use.pointwise("concat", value)
+
+
+def _choice(position: Expr, starts: Sequence[int], element: Callable[[int], Expr]) -> Expr:
+    """The element of that of several ranges which a position is in, by the positions they start at.
+
+    A balanced tree: the depth of nested selects grows with the logarithm of their number.
+    """
+
+    def choose(first: int, last: int) -> Expr:
+        if last - first == 1:
+            return element(first)
+        middle = (first + last) // 2
+        before = binary("lt", position, integer(starts[middle]))
+        return select(before, choose(first, middle), choose(middle, last))
+
+    return choose(0, len(starts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,14 +271,7 @@ def _of_runs(
             result = select(binary("lt", lane, integer(piece.end)), element(piece), result)
         return result
 
-    def choose(first: int, last: int) -> Expr:
-        if last - first == 1:
-            return of_pieces(runs[first][1])
-        middle = (first + last) // 2
-        before = binary("lt", number, integer(runs[middle][0]))
-        return select(before, choose(first, middle), choose(middle, last))
-
-    return choose(0, len(runs))
+    return _choice(number, [start for start, _ in runs], lambda run: of_pieces(runs[run][1]))
 
 
 # --- expand, tile, trilu ------------------------------------------------------------------------

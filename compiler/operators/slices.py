@@ -246,7 +246,7 @@ def _infer_shift(attributes: Attributes, types: Types) -> TensorType:
     axis, extent = attributes.axis("axis", len(data.shape)), attributes.integer("extent")
     check(sizes.dtype is DType.I64 and len(sizes.shape) == 1, f"{sizes} is no vector of sizes")
     start, end = attributes.integer("start"), attributes.integer("end")
-    check(0 <= start < sizes.size and -1 <= end < sizes.size, f"{sizes} has no such element")
+    check(0 <= min(start, end) <= max(start, end) < sizes.size, f"{sizes} has no such element")
     check(extent >= 1, f"{extent} elements of an axis")
     if value is not None:
         check(value.dtype is data.dtype and value.size == 1, f"{value} is no value of {data}")
@@ -264,9 +264,9 @@ def _shift(attributes: Attributes, use: Use) -> Tensor:
 
     def body(indices: tuple[Expr, ...]) -> Expr:
         place = add(mul(indices[axis], step), sizes[(integer(start),)])
-        is_there = binary("ge", place, integer(0))
-        if end >= 0:
-            is_there = all_of(is_there, binary("lt", place, sizes[(integer(end),)]))
+        is_there = all_of(
+            binary("ge", place, integer(0)), binary("lt", place, sizes[(integer(end),)])
+        )
         return _element(data, indices, axis, place, is_there, value)
 
     return use.pointwise("shift", body)
@@ -293,9 +293,9 @@ register_move(
     passes=1,
     axis=REQUIRED,
     start=REQUIRED,
+    end=REQUIRED,
     extent=REQUIRED,
     step=1,
-    end=-1,
     dynamic=True,
 )
 

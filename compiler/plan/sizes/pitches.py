@@ -189,12 +189,12 @@ def dense_arguments(program: KernelProgram, signature: Signature | None) -> Kern
     """The program whose kernels read dynamic arguments dense, where all of an argument's can."""
     if signature is None or SIZES not in program.types:
         return program
-    pitches = {
-        port.name: pitch
+    dense = {
+        port.name: numbers
         for port in signature.inputs
-        if (pitch := _dense_pitch(port, signature)) and _reads_elements(port.name, program)
+        if (numbers := _sizes_of(port, signature)) and _reads_elements(port.name, program)
     }
-    return replace(program, calls=tuple(_reading(call, pitches, program) for call in program.calls))
+    return replace(program, calls=tuple(_reading(call, dense, program) for call in program.calls))
 
 
 def dense_inputs(program: KernelProgram) -> frozenset[str]:
@@ -208,8 +208,8 @@ def dense_inputs(program: KernelProgram) -> frozenset[str]:
     )
 
 
-def _dense_pitch(port: SizedPort, signature: Signature) -> DensePitch | None:
-    """How a port's elements lie, by the numbers of its sizes; None if it is copied."""
+def _sizes_of(port: SizedPort, signature: Signature) -> tuple[int | None, ...] | None:
+    """The numbers of a port's sizes, None for those that are fixed; None if it is copied."""
     grows = any(
         output.type == port.type and output.shape != port.shape for output in signature.outputs
     )  # a result of the last call, which lies in a place
@@ -222,7 +222,7 @@ def _dense_pitch(port: SizedPort, signature: Signature) -> DensePitch | None:
         numbers.append(None if true == extent else signature.sizes.index(true))
     if all(number is None for number in numbers[1:]):
         return None  # it lies as at the beginning of its place
-    return DensePitch(port.type.shape, "", tuple(numbers))
+    return tuple(numbers)
 
 
 def _reads_elements(name: str, program: KernelProgram) -> bool:
@@ -254,13 +254,17 @@ def _returned(program: KernelProgram) -> set[str]:
     return found
 
 
-def _reading(call: Call, pitches: Mapping[str, DensePitch], program: KernelProgram) -> Call:
-    """The call, of a kernel that reads those arguments as they lie."""
-    if not isinstance(call, KernelCall) or pitches.keys().isdisjoint(call.inputs):
+def _reading(
+    call: Call, dense: Mapping[str, tuple[int | None, ...]], program: KernelProgram
+) -> Call:
+    """The call, of a kernel that reads arguments of these sizes as they lie."""
+    if not isinstance(call, KernelCall) or dense.keys().isdisjoint(call.inputs):
         return call
     inputs, buffers, sizes = _with_sizes(program, call)
     buffers = [
-        replace(buffer, pitch=replace(pitches[name], sizes=sizes)) if name in pitches else buffer
+        replace(buffer, pitch=DensePitch(buffer.shape, sizes, dense[name]))
+        if name in dense
+        else buffer
         for name, buffer in zip(inputs, buffers, strict=True)
     ]
     kernel = _guarded(replace(call.kernel, inputs=tuple(buffers)))

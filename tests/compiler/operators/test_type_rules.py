@@ -64,7 +64,7 @@ ACCEPTED: tuple[tuple[str, str, dict[str, Attribute], str], ...] = (
     ("expand", "f32[3, 1]", {"shape": (2, 1, 4)}, "f32[2, 3, 4]"),
     ("tile", "f32[3, 2]", {"repeats": (2, 5)}, "f32[6, 10]"),
     ("trilu", "i64[2, 3]", {"k": 7}, "i64[2, 3]"),
-    ("shift", "f32[2, 3]; i64[4]", {"axis": 1, "start": 3, "extent": 9}, "f32[2, 9]"),
+    ("shift", "f32[2, 3]; i64[4]", {"axis": 1, "start": 3, "end": 0, "extent": 9}, "f32[2, 9]"),
     (
         "ragged_concat",
         "i64[4]; i8[2, 3]; i8[2, 1]",
@@ -150,7 +150,7 @@ REFUSED: tuple[tuple[str, str, dict[str, Attribute], str], ...] = (
     (
         "shift",
         "f32[3]; i64[4]",
-        {"axis": 0, "start": 4, "extent": 9},
+        {"axis": 0, "start": 4, "end": 0, "extent": 9},
         "i64[4] has no such element",
     ),
     (
