@@ -1,7 +1,8 @@
 """The forms of onnxruntime's own operators: inputs, attributes and number of outputs, one a line.
 
 As its documentation has them (docs/ContribOperators.md). An input is NAME:TYPE, with ? if it may be
-absent; types of the same name are equal. An attribute is NAME:KIND, with ! if it must be there.
+absent, and * if it stands for any number, of different types; types of the same name are equal. An
+attribute is NAME:KIND, with ! if it must be there.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ TYPES: Mapping[str, tuple[str, ...]] = {
     "I": ("int32", "int64"),
     "B": ("uint8", "int8"),
     "H": ("int16",),
+    "Q": ("uint8", "int8", "uint16", "int16", "int32", "uint4", "int4"),
+    "N": ("uint8", "int32"),
+    "P": (*_FLOATS, "uint8", "int32"),
+    "V": ("uint8", "int8", "float"),
+    "Z": ("bool",),
     "K": (*_FLOATS, "int8", "uint8"),
     "A": _ALL,
     "C": _ALL,
@@ -52,6 +58,11 @@ _EMBED = (
     "input_ids:M segment_ids:M? word_embedding:T position_embedding:T segment_embedding:T? "
     "gamma:T beta:T mask:M? position_ids:M?"
 )
+
+_BINARY = (
+    "A:B1 A_scale:F A_zero_point:B2? B:B3 B_scale:F B_zero_point:B4? C_scale:F C_zero_point:B5?"
+)
+_UNARY = "X:B1 X_scale:F X_zero_point:B2? Y_scale:F Y_zero_point:B3?"
 
 # operator: inputs, attributes, the minimum and maximum number of outputs
 Form = tuple[str, str, tuple[int, int]]
@@ -97,6 +108,8 @@ MICROSOFT: Mapping[str, Form] = {
         _LSTM,
         (0, 3),
     ),
+    "DequantizeLinear": ("x:Q x_scale:T x_zero_point:Q?", "axis:int block_size:int", (1, 1)),
+    "DynamicQuantizeMatMul": ("A:F B:B b_scale:F b_zero_point:B? bias:F?", "", (1, 1)),
     "EmbedLayerNormalization": (_EMBED, "epsilon:float mask_index_type:int", (1, 3)),
     "ExpandDims": ("X:A axis:M", "", (1, 1)),
     "FastGelu": ("X:T bias:T?", "", (1, 1)),
@@ -139,6 +152,16 @@ MICROSOFT: Mapping[str, Form] = {
         "qk_norm_epsilon:float",
         (1, 4),
     ),
+    "MatMulIntegerToFloat": (
+        "A:B1 B:B2 a_scale:F b_scale:F a_zero_point:B1? b_zero_point:B2? bias:F?",
+        "",
+        (1, 1),
+    ),
+    "MatMulNBits": (
+        "A:T B:N scales:T zero_points:P? g_idx:M? bias:T?",
+        "K:int! N:int! block_size:int! bits:int accuracy_level:int weight_prepacked:int",
+        (1, 1),
+    ),
     "MatMulInteger16": ("A:H B:H", "", (1, 1)),
     "MultiHeadAttention": (
         _MULTI,
@@ -154,14 +177,50 @@ MICROSOFT: Mapping[str, Form] = {
         _ATTENTION,
         (1, 2),
     ),
+    "QGemm": (
+        "A:B1 A_scale:F A_zero_point:B2? B:B3 B_scale:F B_zero_point:B4? C:M? Y_scale:F? "
+        "Y_zero_point:B5?",
+        "transA:int transB:int alpha:float",
+        (1, 1),
+    ),
+    "QLinearAdd": (_BINARY, "", (1, 1)),
+    "QLinearAveragePool": (
+        _UNARY,
+        "auto_pad:string ceil_mode:int channels_last:int count_include_pad:int "
+        "kernel_shape:ints! pads:ints strides:ints",
+        (1, 1),
+    ),
+    "QLinearConcat": ("Y_scale:F Y_zero_point:B? inputs:V*", "axis:int!", (1, 1)),
     "QLinearConv": (
         "x:B1 x_scale:F x_zero_point:B1 w:B2 w_scale:F w_zero_point:B2 y_scale:F y_zero_point:B3 "
         "B:M?",
         f"{_WINDOWS} group:int channels_last:int",
         (1, 1),
     ),
+    "QLinearGlobalAveragePool": (_UNARY, "channels_last:int", (1, 1)),
+    "QLinearLeakyRelu": (_UNARY, "alpha:float", (1, 1)),
+    "QLinearMul": (_BINARY, "", (1, 1)),
+    "QLinearReduceMean": (_UNARY, "axes:ints! keepdims:int!", (1, 1)),
+    "QLinearSigmoid": (_UNARY, "", (1, 1)),
+    "QLinearSoftmax": (_UNARY, "axis:int opset:int!", (1, 1)),
+    "QLinearWhere": (
+        "condition:Z X:B1 X_scale:F X_zero_point:B2? Y:B3 Y_scale:F Y_zero_point:B4? Z_scale:F "
+        "Z_zero_point:B5?",
+        "",
+        (1, 1),
+    ),
+    "QuantizeLinear": (
+        "x:T y_scale:T y_zero_point:Q?",
+        "axis:int saturate:int block_size:int",
+        (1, 1),
+    ),
     "QuickGelu": ("X:T", "alpha:float", (1, 1)),
     "Range": ("start:C limit:C delta:C?", "", (1, 1)),
+    "RotaryEmbedding": (
+        "input:T position_ids:L cos_cache:T sin_cache:T",
+        "interleaved:int is_packed_batching:int num_heads:int rotary_embedding_dim:int scale:float",
+        (1, 1),
+    ),
     "SampleOp": ("X:T", "", (1, 1)),
     "ScaledSiLU": ("X:T scale:S?", "alpha:float", (1, 1)),
     "SkipGroupNorm": (
