@@ -17,18 +17,19 @@ from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.moves import as_whole, with_axis
 from tunefarm.compiler.frontend.operators.resize_taps import (
     MAX_TAPS,
-    TIE,
     Division,
     Floats,
     Integers,
     Interpolation,
     ResizedAxis,
+    Scaling,
     SizedAxis,
     cropped_off,
     divided_positions,
     edge_extended,
     fixed_scale,
     kept_aspect,
+    nearest,
     positions_along,
     resized_by_computed_scales,
     sampled,
@@ -263,7 +264,7 @@ def _resized(
         if axis.size < 1:
             raise node.bad_shape(f"axis {axis.axis} of {data.type} shrinks to nothing")
         graph.check_array((tap_count(axis, how), axis.size), _TAP_BYTES)
-        positions = positions_along(axis, how.coordinates)
+        positions = positions_along(axis, how.coordinates, graph)
         if how.coordinates == "tf_crop_and_resize":
             beyond = (positions < 0) | (positions > axis.extent - 1)
             if beyond.any():
@@ -287,7 +288,7 @@ def _resize_axis(
 ) -> Value:
     if axis.size == axis.extent and np.array_equal(positions, np.arange(axis.size)):
         return data
-    indices, weights = taps_of(axis, positions, how)
+    indices, weights = taps_of(axis, positions, how, graph)
     if len(indices) > MAX_TAPS:
         raise node.unsupported(f"interpolation of {len(indices)} elements")
     return _resampled(data, axis, np.stack(indices), weights, graph)
@@ -314,8 +315,8 @@ def _resize_sized(
     by_ends = how.exclude_outside or (how.antialias and (scale is None or scale < 1))
     if scale is not None and not (by_ends and how.mode != "nearest"):
         whole = replace(axis, scale=scale, size=bounds_of(sizes.wanted)[1])
-        positions = positions_along(whole, how.coordinates)
-        if _stays_inside(whole, positions, scale, sizes, how):
+        positions = positions_along(whole, how.coordinates, graph)
+        if _stays_inside(whole, positions, scale, sizes, how, graph):
             read = as_whole(data, axis.axis, graph)
         else:
             read = edge_extended(data, axis.axis, graph)
@@ -325,14 +326,19 @@ def _resize_sized(
 
 
 def _stays_inside(
-    axis: ResizedAxis, positions: Floats, scale: float, sizes: SizedAxis, how: Interpolation
+    axis: ResizedAxis,
+    positions: Floats,
+    scale: float,
+    sizes: SizedAxis,
+    how: Interpolation,
+    graph: GraphBuilder,
 ) -> bool:
     """Whether no result of any size is made of elements behind the last one, as by integer scales
     to the nearest; elsewhere the last one stands for them."""
     low, high = bounds_of(sizes.given)
     counts = np.arange(max(low, 1), high + 1)
     last = np.minimum(np.ceil(counts * scale).astype(np.int64), axis.size) - 1
-    read = np.maximum.accumulate(np.max(taps_of(axis, positions, how)[0], axis=0))
+    read = np.maximum.accumulate(np.max(taps_of(axis, positions, how, graph)[0], axis=0))
     return bool(np.all(read[np.maximum(last, 0)] < counts))
 
 
@@ -398,17 +404,26 @@ def _weighted_gathers(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Axis:
-    """An axis of known extents: `scale` is an f64 scalar, `length` the extent that it gives.
-
-    `roi` are begin and end of a relative crop, in f32.
-    """
+    """An axis of known extents, and its scaling in f64, of which the crop is in f32."""
 
     axis: int
     extent: int
     size: int
-    scale: Numbers
-    length: Numbers
-    roi: tuple[Numbers, Numbers] | None
+    scaling: Scaling
+
+
+def _axes(
+    data: Value, axes: tuple[int, ...], wanted: tuple[int, ...], scales: Numbers, lengths: Numbers
+) -> list[_Axis]:
+    """The axes by these scales, which give these lengths."""
+    found = []
+    for number, axis in enumerate(axes):
+        extent, size = data.shape[axis], wanted[axis]
+        scale, length = scales.part(number, 1), lengths.part(number, 1)
+        whole = scale.like([0.0]), scale.like([1.0])
+        scaling = Scaling(scale.like([extent]), scale.like([size]), scale, length, whole)
+        found.append(_Axis(axis, extent, size, scaling))
+    return found
 
 
 @dynamic_operand("Upsample", at=(1,), padded=True)
@@ -501,10 +516,7 @@ def _computed_scaled(
         kept.choose(scales.like(1), scales.like(sizes))
     )
     require(node, graph, position, right, f"the scales must give the shape {list(wanted)}")
-    return [
-        _Axis(axis, data.shape[axis], wanted[axis], scales.part(i, 1), lengths.part(i, 1), None)
-        for i, axis in enumerate(axes)
-    ]
+    return _axes(data, axes, wanted, scales, lengths)
 
 
 def _sized(
@@ -530,27 +542,17 @@ def _sized(
         right = given.equals(sizes.like([wanted[axis] for axis in axes]))
         require(node, graph, 3, right, f"the sizes must give the shape {list(wanted)}")
         ratios = scale * sizes.like([1] * len(axes))
-    lengths = ratios * extents
-    return [
-        _Axis(axis, data.shape[axis], wanted[axis], ratios.part(i, 1), lengths.part(i, 1), None)
-        for i, axis in enumerate(axes)
-    ]
+    return _axes(data, axes, wanted, ratios, ratios * extents)
 
 
 def _computed_cropped(node: OnnxNode, graph: GraphBuilder, plan: list[_Axis]) -> list[_Axis]:
     roi = vector(node.input(1), graph, DType.F32)
     if roi.shape != (2 * len(plan),):
         raise node.bad_shape(f"the region of interest needs {2 * len(plan)} entries")
+    ends = [(roi.part(i, 1), roi.part(len(plan) + i, 1)) for i in range(len(plan))]
     return [
-        _Axis(
-            axis.axis,
-            axis.extent,
-            axis.size,
-            axis.scale,
-            axis.length,
-            (roi.part(i, 1), roi.part(len(plan) + i, 1)),
-        )
-        for i, axis in enumerate(plan)
+        replace(axis, scaling=replace(axis.scaling, roi=crop))
+        for axis, crop in zip(plan, ends, strict=True)
     ]
 
 
@@ -560,15 +562,15 @@ def _computed_resized(
     result = node.input(0)
     if how.mode != "nearest" and not result.dtype.is_float:
         raise node.unsupported(f"{how.mode} interpolation of {result.dtype} by computed scales")
-    rank = result.rank
+    rank, crops = result.rank, how.coordinates == "tf_crop_and_resize"
     outside: list[Value] = []
     for axis in sorted(plan, key=lambda axis: axis.size / axis.extent):
         if axis.size < 1:
             raise node.bad_shape(f"axis {axis.axis} shrinks to nothing")
-        if axis.roi is None and axis.size == axis.extent:  # its scale is checked to be 1
+        if not crops and axis.size == axis.extent:  # its scale is checked to be 1
             continue
-        places = _positions(axis, how.coordinates, graph)
-        if axis.roi is not None:
+        places = axis.scaling.positions(axis.size, how.coordinates).cast(DType.F64)
+        if crops:
             beyond = (places < 0) | (places.like(axis.extent - 1) < places)
             outside.append(beyond.reshape(axis.size, *(1,) * (rank - axis.axis - 1)).value)
         result = _computed_resampled(node, result, axis, places, how, graph)
@@ -576,32 +578,6 @@ def _computed_resized(
         return result
     fill = graph.scalar(how.extrapolation, result.dtype)
     return graph.emit("where", graph.fold("or", outside), fill, result)
-
-
-def _positions(axis: _Axis, mode: str, graph: GraphBuilder) -> Numbers:
-    """The input coordinate of each output position in f64, computed in f32 as at import."""
-    y = Numbers(graph.constant(np.arange(axis.size, dtype=np.float32)), graph)
-    n, whole = axis.extent, axis.length.equals(1)
-    scale = axis.scale.cast(DType.F32)
-    steps = whole.choose(axis.length.like(1), axis.length - 1).cast(DType.F32)
-    if mode == "align_corners":
-        found = whole.choose(y * 0, y * (n - 1) / steps)
-    elif mode == "asymmetric":
-        found = y / scale
-    elif mode == "tf_half_pixel_for_nn":
-        found = (y + 0.5) / scale
-    elif mode == "tf_crop_and_resize" and axis.roi is not None:
-        start, end = axis.roi
-        middle = y * 0 + (start + end) * 0.5 * (n - 1)
-        found = whole.choose(middle, start * (n - 1) + y * (end - start) * (n - 1) / steps)
-    elif mode == "pytorch_half_pixel" and axis.size == 1:
-        found = y * 0
-    else:
-        found = (y + 0.5) / scale - 0.5
-        if mode == "half_pixel_symmetric":
-            lost = axis.length.like(1) - axis.length.like(axis.size) / axis.length
-            found = (lost * (n / 2)).cast(DType.F32) + (y + 0.5) / scale - 0.5
-    return found.cast(DType.F64)
 
 
 def _computed_resampled(
@@ -616,14 +592,13 @@ def _computed_resampled(
     places = places.equals(places).choose(places, 0)  # no NaN, which is no place
     places = places.at_least(-2.0 * axis.extent - 2).at_most(3.0 * axis.extent + 2)
     if how.mode == "nearest":
-        index = _nearest(places, how.nearest).at_least(0).at_most(last)
+        index = nearest(places, how.nearest).at_least(0).at_most(last)
         return graph.emit("gather", data, index.cast(DType.I64).value, axis=axis.axis)
-    radius = 1 if how.mode == "linear" else 2
     shrunk = max(axis.extent / (axis.size - 0.5), 1.0) if how.antialias else 1.0
-    reach = math.ceil(radius * shrunk)
+    reach = math.ceil(how.radius * shrunk)
     if 2 * reach > MAX_TAPS:
         raise node.unsupported(f"interpolation of {2 * reach} elements")
-    stretch = axis.scale.at_most(1.0) if how.antialias else places.like(1)
+    stretch = axis.scaling.scale.at_most(1.0) if how.antialias else places.like(1)
     indices, weights = weighted_taps(places, places.like(last), stretch, reach, how)
     return graph.emit(
         "resample",
@@ -636,16 +611,3 @@ def _computed_resampled(
         tabled=True,
         weighted=True,
     )
-
-
-def _nearest(places: Numbers, mode: str) -> Numbers:
-    below = places.floor()
-    share = places - below
-    match mode:
-        case "round_prefer_floor":
-            return below + (share.like(0.5 + TIE) < share).cast(DType.F64)
-        case "round_prefer_ceil":
-            return below + (share >= 0.5 - TIE).cast(DType.F64)
-        case "floor":
-            return places.floor()
-    return places.ceil()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
@@ -40,6 +40,7 @@ from tunefarm.compiler.types.sizes import (
     quotient,
     smaller,
 )
+from tunefarm.compiler.types.tensor_type import Array
 
 # --- Where resizing reads along an axis, and by what weights: the formulas of ONNX's Resize ------
 
@@ -95,59 +96,95 @@ class Interpolation:
     exclude_outside: bool
     extrapolation: float
 
+    @property
+    def radius(self) -> int:
+        """How far the interpolation kernel reaches."""
+        return 1 if self.mode == "linear" else 2
 
-def positions_along(axis: ResizedAxis, mode: str) -> Floats:
-    """The input coordinate of each output position, by the formulas of ONNX's Resize.
 
-    Scales are float32, and so is this arithmetic: in a wider one 3 / 0.6f would fall short of 5.
+@dataclass(frozen=True, slots=True, eq=False)
+class Scaling:
+    """What positions along an axis follow from, known or computed at run time.
+
+    Numbers of elements before and behind, the scale, the number that it gives, and a relative crop.
     """
-    return _coordinates(axis, mode, np.arange(axis.size, dtype=np.float32)).astype(np.float64)
+
+    extent: Numbers
+    size: Numbers
+    scale: Numbers
+    length: Numbers
+    roi: tuple[Numbers, Numbers]
+
+    def positions(self, count: int, mode: str) -> Numbers:
+        """The input coordinate of each output position, by the formulas of ONNX's Resize.
+
+        Scales are float32, and so is this arithmetic: in a wider one 3 / 0.6f would fall short
+        of 5.
+        """
+        graph, scale, last = self.scale.graph, _f32(self.scale), self.extent - 1
+        y = Numbers(graph.constant(np.arange(count, dtype=np.float32)), graph)
+        match mode:
+            case "align_corners":
+                return y * _f32(last) / self._steps()
+            case "asymmetric":
+                return y / scale
+            case "tf_half_pixel_for_nn":
+                return (y + 0.5) / scale
+            case "tf_crop_and_resize":
+                start, end = self.roi
+                across = y * _f32(end - start) * _f32(last) / self._steps()
+                last = last.cast(start.dtype)
+                middle = y * 0 + _f32((start + end) * 0.5 * last)
+                return self.length.equals(1).choose(middle, _f32(start * last) + across)
+            case "pytorch_half_pixel":
+                return (self.size < 2).choose(y * 0, (y + 0.5) / scale - 0.5)
+            case "half_pixel_symmetric":
+                lost = self.length.like(1) - self.size / self.length
+                return _f32(lost * (self.extent * 0.5)) + (y + 0.5) / scale - 0.5
+        return (y + 0.5) / scale - 0.5
+
+    def _steps(self) -> Numbers:
+        """From the first position to the last, if there are two."""
+        return _f32(self.length.equals(1).choose(self.length.like(1), self.length - 1))
 
 
-def _coordinates(
-    axis: ResizedAxis, mode: str, y: npt.NDArray[np.float32]
-) -> npt.NDArray[np.float32]:
-    n, length = axis.extent, axis.scale * axis.extent
-    match mode:
-        case "align_corners":
-            return y * 0 if length == 1 else y * (n - 1) / (length - 1)
-        case "asymmetric":
-            return y / axis.scale
-        case "tf_half_pixel_for_nn":
-            return (y + 0.5) / axis.scale
-        case "tf_crop_and_resize":
-            start, end = axis.roi
-            if length == 1:
-                return y * 0 + 0.5 * (start + end) * (n - 1)
-            return start * (n - 1) + y * (end - start) * (n - 1) / (length - 1)
-        case "pytorch_half_pixel" if axis.size == 1:
-            return y * 0
-        case "half_pixel_symmetric":
-            offset = n / 2 * (1 - axis.size / length)
-            return offset + (y + 0.5) / axis.scale - 0.5
-    return (y + 0.5) / axis.scale - 0.5
+def _f32(numbers: Numbers) -> Numbers:
+    return numbers.cast(DType.F32)
+
+
+def positions_along(axis: ResizedAxis, mode: str, graph: GraphBuilder) -> Floats:
+    """The positions of an axis of which all is known."""
+
+    def number(value: float) -> Numbers:
+        return Numbers(graph.scalar(value, DType.F64), graph)
+
+    scaling = Scaling(
+        number(axis.extent),
+        number(axis.size),
+        number(axis.scale),
+        number(axis.scale * axis.extent),
+        (number(axis.roi[0]), number(axis.roi[1])),
+    )
+    return _known(scaling.positions(axis.size, mode)).astype(np.float64)
+
+
+def _known(numbers: Numbers) -> Array:
+    """The contents of numbers that are known."""
+    array = numbers.value.array
+    assert array is not None
+    return array
 
 
 def taps_of(
-    axis: ResizedAxis, positions: Floats, how: Interpolation
+    axis: ResizedAxis, positions: Floats, how: Interpolation, graph: GraphBuilder
 ) -> tuple[list[Integers], list[Floats] | None]:
     """For each tap the input positions and the weights; one tap without weights is `nearest`."""
+    places = Numbers(graph.constant(positions), graph)
     if how.mode == "nearest":
-        return [_clamped(_nearest(positions, how.nearest), axis.extent)], None
-    kernel, _ = _kernel(how)
-    scale = _sampling(axis, how)
-    reach = _reach(axis, how)
-    base = np.floor(positions).astype(np.int64)
-    offsets = range(1 - reach, reach + 1)
-    indices = [base + offset for offset in offsets]
-    weights = [kernel((index - positions) * scale) for index in indices]
-    if how.exclude_outside:
-        inside = [(index >= 0) & (index < axis.extent) for index in indices]
-        weights = [np.where(keep, w, 0.0) for keep, w in zip(inside, weights, strict=True)]
-    total = np.sum(weights, axis=0)
-    total = np.where(total == 0, 1.0, total)
-    clamped = [_clamped(index, axis.extent) for index in indices]
-    return _met(np.stack(clamped, axis=1), np.stack(weights, axis=1) / total[:, np.newaxis])
+        return [_clamped(_known(nearest(places, how.nearest)), axis.extent)], None
+    last, stretch = places.like(axis.extent - 1), places.like(_sampling(axis, how))
+    indices, weights = map(_known, _weights(places, last, stretch, _reach(axis, how), how))
+    return _met(_clamped(indices.T, axis.extent), weights.T)
 
 
 def _met(indices: Integers, weights: Floats) -> tuple[list[Integers], list[Floats] | None]:
@@ -202,8 +239,7 @@ def tap_count(axis: ResizedAxis, how: Interpolation) -> int:
 
 def _reach(axis: ResizedAxis, how: Interpolation) -> int:
     """How many input positions the interpolation kernel reaches to each side."""
-    _, radius = _kernel(how)
-    return math.ceil(radius / _sampling(axis, how))
+    return math.ceil(how.radius / _sampling(axis, how))
 
 
 def _sampling(axis: ResizedAxis, how: Interpolation) -> float:
@@ -211,41 +247,22 @@ def _sampling(axis: ResizedAxis, how: Interpolation) -> float:
     return min(axis.scale, 1.0) if how.antialias else 1.0
 
 
-def _clamped(indices: Integers, extent: int) -> Integers:
-    return np.clip(indices, 0, extent - 1)
+def _clamped(indices: Array, extent: int) -> Integers:
+    return np.clip(indices.astype(np.int64), 0, extent - 1)
 
 
-def _nearest(positions: Floats, mode: str) -> Integers:
-    below = np.floor(positions)
+def nearest(places: Numbers, mode: str) -> Numbers:
+    """The numbers of the elements that are nearest to places, as floats."""
+    below = places.floor()
+    share = places - below
     match mode:
         case "round_prefer_floor":
-            rounded = below + (positions - below > 0.5 + TIE)
+            return below + (share.like(0.5 + TIE) < share).cast(places.dtype)
         case "round_prefer_ceil":
-            rounded = below + (positions - below >= 0.5 - TIE)
+            return below + (share >= 0.5 - TIE).cast(places.dtype)
         case "floor":
-            rounded = np.floor(positions)
-        case _:
-            rounded = np.ceil(positions)
-    return rounded.astype(np.int64)
-
-
-def _kernel(how: Interpolation) -> tuple[Callable[[Floats], Floats], int]:
-    """The interpolation kernel and its radius.
-
-    Cubic convolution as in Keys, Cubic Convolution Interpolation for Digital Image Processing,
-    with the free parameter `cubic`.
-    """
-    if how.mode == "linear":
-        return (lambda x: np.maximum(1 - np.abs(x), 0.0)), 1
-    a = how.cubic
-
-    def cubic(x: Floats) -> Floats:
-        d = np.abs(x)
-        near = ((a + 2) * d - (a + 3)) * d * d + 1
-        far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
-        return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
-
-    return cubic, 2
+            return below
+    return places.ceil()
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +301,7 @@ def _offset(row: Integers, step: int, divisor: int, extent: int) -> int | None:
     return None if below.any() and low > most[below].min() else low
 
 
-# --- Weights of interpolation at positions that are computed at run time -------------------------
+# --- Weights of interpolation, at positions that are known or computed at run time ---------------
 
 
 def weighted_taps(
@@ -295,6 +312,17 @@ def weighted_taps(
     Both are [2 * reach, places]. `last` is the last element that there is, and `stretch` what
     distances are multiplied by.
     """
+    indices, weights = _weights(places, last, stretch, reach, how)
+    # An element without weight may be infinite, and 0 times that is no number: take a near one.
+    near = (places + 0.5).floor()
+    indices = weights.equals(0).choose(near, indices).at_least(0).at_most(last)
+    return indices, weights
+
+
+def _weights(
+    places: Numbers, last: Numbers, stretch: Numbers, reach: int, how: Interpolation
+) -> tuple[Numbers, Numbers]:
+    """As `weighted_taps`, of elements that may lie outside."""
     offsets = places.like(np.arange(1 - reach, reach + 1)).reshape(2 * reach, 1)
     indices = places.floor() + offsets
     weights = _kernel_weights((indices - places) * stretch, how)
@@ -302,15 +330,15 @@ def weighted_taps(
         inside = (indices >= 0) & (last >= indices)
         weights = inside.choose(weights, 0)
     total = weights.sum(0)
-    weights = weights / total.equals(0).choose(total.like(1), total)
-    # An element without weight may be infinite, and 0 times that is no number: take a near one.
-    near = (places + 0.5).floor()
-    indices = weights.equals(0).choose(near, indices).at_least(0).at_most(last)
-    return indices, weights
+    return indices, weights / total.equals(0).choose(total.like(1), total)
 
 
 def _kernel_weights(x: Numbers, how: Interpolation) -> Numbers:
-    """The interpolation kernel, as `tunefarm.compiler.frontend.operators.resize_taps` has it."""
+    """The interpolation kernel.
+
+    Cubic convolution as in Keys, Cubic Convolution Interpolation for Digital Image Processing,
+    with the free parameter `cubic`.
+    """
     d = x.absolute()
     if how.mode == "linear":
         return (d.like(1) - d).at_least(0)
@@ -405,17 +433,17 @@ def sampled(
     extent = bounds_of(wanted)[1]
     dims: Axis = ((wanted, extent),)
     given = size_of(data.dims[axis])
-    places = _sized_coordinates(extent, given, wanted, scale, how.coordinates, graph, roi)
+    places = _sized_positions(given, wanted, scale, how, graph, roi)
     last = graph.size(given - 1)
     if how.mode == "nearest":
-        index = graph.cast(_rounded(places, how.nearest, graph), DType.I64)
+        index = nearest(places, how.nearest).cast(DType.I64).value
         return taken(data, axis, _sized_clamped(index, last, graph), dims, graph, there=True)
     if how.antialias or how.exclude_outside:
         blended = _blended(data, axis, places, wanted, scale, how, graph)
         return with_axis(blended, axis, dims, graph)
-    below = graph.emit("floor", places)
-    first = graph.cast(below, DType.I64)
-    weight = graph.cast(graph.emit("sub", places, below), data.dtype)
+    below = places.floor()
+    first = below.cast(DType.I64).value
+    weight = (places - below).cast(data.dtype).value
     terms = []
     for number, factor in _taps(along(weight, axis, data.rank, graph), how, graph):
         index = graph.emit("add", first, graph.scalar(number, DType.I64))
@@ -428,14 +456,11 @@ def cropped_off(
     rank: int, axis: ResizedAxis, sizes: SizedAxis, how: Interpolation, graph: GraphBuilder
 ) -> Value:
     """Which positions of an axis lie outside of the data, as what broadcasts along it."""
-    given, extent = sizes.given, bounds_of(sizes.wanted)[1]
-    places = _sized_coordinates(
-        extent, given, sizes.wanted, sizes.scale, how.coordinates, graph, axis.roi
-    )
-    before = graph.emit("less", places, graph.scalar(0, DType.F32))
-    behind = graph.emit("greater", places, graph.size(given - 1, DType.F32))
-    beyond = along(graph.emit("or", before, behind), axis.axis, rank, graph)
-    return with_axis(beyond, 0, ((sizes.wanted, extent),), graph)
+    places = _sized_positions(sizes.given, sizes.wanted, sizes.scale, how, graph, axis.roi)
+    last = Numbers(graph.size(sizes.given - 1, DType.F32), graph)
+    outside = (places < 0) | (last < places)
+    beyond = along(outside.value, axis.axis, rank, graph)
+    return with_axis(beyond, 0, ((sizes.wanted, bounds_of(sizes.wanted)[1]),), graph)
 
 
 def kept_aspect(
@@ -461,18 +486,17 @@ def _most_taps(
     given: Dimension, wanted: Dimension, scale: float | Value | None, how: Interpolation
 ) -> int:
     """Of how many elements each of the result is made at most: shrinking smooths over many."""
-    radius = 1 if how.mode == "linear" else 2
     if not how.antialias:
-        return 2 * radius
+        return 2 * how.radius
     most = bounds_of(given)[1] / max(bounds_of(wanted)[0], 1)
     shrunk = 1 / scale if isinstance(scale, float) else most
-    return 2 * math.ceil(radius * max(shrunk, 1.0))
+    return 2 * math.ceil(how.radius * max(shrunk, 1.0))
 
 
 def _blended(
     data: Value,
     axis: int,
-    places: Value,
+    places: Numbers,
     wanted: Dimension,
     scale: float | Value | None,
     how: Interpolation,
@@ -489,7 +513,7 @@ def _blended(
             "data's",
             [given, wanted],
         )
-    at = Numbers(places, graph).cast(DType.F64)
+    at = places.cast(DType.F64)
     by = Numbers(_scale(given, wanted, scale, graph), graph).cast(DType.F64)
     last = Numbers(graph.size(given - 1), graph).cast(DType.F64)
     stretch = by.at_most(1.0) if how.antialias else at.like(1)
@@ -599,66 +623,25 @@ def _scale(
     return graph.emit("div", graph.size(wanted, DType.F32), graph.size(given, DType.F32))
 
 
-def _sized_coordinates(
-    extent: int,
+def _sized_positions(
     given: Dimension,
     wanted: Dimension,
     scale: float | Value | None,
-    mode: str,
+    how: Interpolation,
     graph: GraphBuilder,
     roi: tuple[float, float],
-) -> Value:
-    """The position in the data of each of the result, in f32 as `resize._coordinates` has it."""
-    f32 = DType.F32
-    y = graph.constant(np.arange(extent, dtype=np.float32))
-    n, size = graph.size(given, f32), graph.size(wanted, f32)
-    one, half = graph.scalar(1, f32), graph.scalar(0.5, f32)
-    by = _scale(given, wanted, scale, graph)
-    length = graph.emit("mul", by, n)
-    if mode == "align_corners":
-        steps = graph.emit("max", graph.emit("sub", length, one), one)
-        return graph.emit("div", graph.emit("mul", y, graph.emit("sub", n, one)), steps)
-    if mode == "tf_crop_and_resize":
-        start, end = (graph.scalar(number, f32) for number in roi)
-        last = graph.emit("sub", n, one)
-        steps = graph.emit("max", graph.emit("sub", length, one), one)
-        reach = graph.emit("mul", graph.emit("sub", end, start), last)
-        along = graph.emit("div", graph.emit("mul", y, reach), steps)
-        middle = graph.emit("mul", graph.scalar(0.5 * sum(roi), f32), last)
-        single = graph.emit("equal", length, one)
-        return graph.emit(
-            "where", single, middle, graph.emit("add", graph.emit("mul", start, last), along)
-        )
-    if mode == "asymmetric":
-        return graph.emit("div", y, by)
-    centre = graph.emit("div", graph.emit("add", y, half), by)
-    if mode == "tf_half_pixel_for_nn":
-        return centre
-    places = graph.emit("sub", centre, half)
-    if mode == "pytorch_half_pixel":
-        single = graph.emit("less_equal", size, one)
-        return graph.emit("where", single, graph.scalar(0, f32), places)
-    if mode == "half_pixel_symmetric":
-        rest = graph.emit("sub", one, graph.emit("div", size, length))
-        offset = graph.emit("mul", graph.emit("mul", n, half), rest)
-        return graph.emit("add", places, offset)
-    return places
-
-
-def _rounded(places: Value, mode: str, graph: GraphBuilder) -> Value:
-    """As `resize_taps` rounds positions when they are known."""
-    below = graph.emit("floor", places)
-    share = graph.emit("sub", places, below)
-    match mode:
-        case "round_prefer_floor":
-            above = graph.emit("greater", share, graph.scalar(0.5 + TIE, DType.F32))
-        case "round_prefer_ceil":
-            above = graph.emit("greater_equal", share, graph.scalar(0.5 - TIE, DType.F32))
-        case "floor":
-            return below
-        case _:
-            return graph.emit("ceil", places)
-    return graph.emit("add", below, graph.cast(above, DType.F32))
+) -> Numbers:
+    """The positions in the data, of a dynamic size, in f32."""
+    extent = Numbers(graph.size(given, DType.F32), graph)
+    by = Numbers(_scale(given, wanted, scale, graph), graph)
+    scaling = Scaling(
+        extent,
+        Numbers(graph.size(wanted, DType.F32), graph),
+        by,
+        by * extent,
+        (by.like(roi[0]), by.like(roi[1])),
+    )
+    return scaling.positions(bounds_of(wanted)[1], how.coordinates)
 
 
 def _sized_clamped(index: Value, last: Value, graph: GraphBuilder) -> Value:
