@@ -28,7 +28,7 @@ from tunefarm.tuner.commands.options import (
     ThreadsOption,
     UntunedOption,
     VerboseOption,
-    precision_of,
+    settings_of,
     shapes_of,
 )
 from tunefarm.tuner.commands.verbosity import LOG, note, set_verbosity
@@ -53,6 +53,7 @@ def default_build(request: BuildRequest) -> Executable | None:
 
 # Long: one parameter for each option.
 def bench(
+    context: typer.Context,
     model: ModelOption,
     db: DbOption = None,
     against: Annotated[
@@ -98,15 +99,7 @@ def bench(
     load_modules(functions or ())
     set_verbosity(quiet, verbose)
     shapes = shapes_of(shape, input)
-    from tunefarm.configs.settings import load_settings
-
-    values = {
-        "database.url": db,
-        "compile.threads": threads,
-        "compile.precision": precision_of(numerics, deterministic),
-        "compile.denormals": denormals,
-    }
-    settings = load_settings(config, values)
+    settings = settings_of(context.params)
     prepare(settings, config, model, [json])
     from tunefarm.tuner.building.flow import build_loaded
     from tunefarm.tuner.building.request import BuildRequest

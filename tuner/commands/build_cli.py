@@ -43,11 +43,8 @@ from tunefarm.tuner.commands.options import (
     UntunedOption,
     UsageError,
     VerboseOption,
-    layer_names,
-    memory_bytes,
-    precision_of,
+    settings_of,
     shapes_of,
-    target_names,
 )
 from tunefarm.tuner.commands.verbosity import LOG, note, set_verbosity
 
@@ -59,6 +56,7 @@ _C_FORMS = ("c", "object")
 
 # Long: one parameter for each option.
 def build(
+    context: typer.Context,
     model: ModelOption,
     output: Annotated[
         str,
@@ -199,24 +197,11 @@ def build(
         raise UsageError(f"--cc is the C compiler of --emit {' or '.join(_C_FORMS)}")
 
     digest = begin_digest(model)  # while settings are read, and what a build needs is imported
-    from tunefarm.configs.settings import load_settings
     from tunefarm.tuner.building.flow import build as build_model
     from tunefarm.tuner.building.report import build_tables
     from tunefarm.tuner.building.request import BuildRequest
 
-    values = {
-        "database.url": db,
-        "database.layers": layer_names(layers),
-        "compile.threads": threads,
-        "compile.precision": precision_of(numerics, deterministic),
-        "compile.denormals": denormals,
-        "compile.targets": target_names(targets),
-        "compile.machine": machine,
-        "search.plan": plan,
-        "limits.memory": memory_bytes(max_memory),
-        "cache.enabled": None if cache else False,
-    }
-    settings = load_settings(config, values)
+    settings = settings_of(context.params)
     precision = PrecisionOptions(calibration, calibration_method, max_error, point=point)
     request = BuildRequest(
         model,

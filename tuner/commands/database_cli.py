@@ -27,8 +27,7 @@ from tunefarm.tuner.commands.options import (
     TargetsOption,
     ThreadsOption,
     UsageError,
-    layer_names,
-    precision_of,
+    settings_of,
     shapes_of,
     target_names,
 )
@@ -99,6 +98,7 @@ def db_show(
 
 @database.command("why", cls=Command)
 def db_why(
+    context: typer.Context,
     model: ModelOption,
     db: DbOption = None,
     layers: LayersOption = None,
@@ -115,16 +115,7 @@ def db_why(
     """Explain a build kernel by kernel: the record it uses, those it does not use, and why."""
     load_modules(functions or ())
     shapes = shapes_of(shape, input)
-    from tunefarm.configs.settings import load_settings
-
-    values = {
-        "database.url": db,
-        "database.layers": layer_names(layers),
-        "compile.threads": threads,
-        "compile.precision": precision_of(numerics, deterministic),
-        "compile.targets": target_names(targets),
-    }
-    settings = load_settings(config, values)
+    settings = settings_of(context.params)
     prepare(settings, config, model, [json])
     from tunefarm.tuner.building.explain import explain_model
     from tunefarm.tuner.building.request import BuildRequest

@@ -26,7 +26,7 @@ from tunefarm.tuner.commands.options import (
     ShapeOption,
     ThreadsOption,
     UsageError,
-    precision_of,
+    settings_of,
     shapes_of,
 )
 from tunefarm.tuner.commands.verbosity import note
@@ -38,6 +38,7 @@ VARIANTS = "variants"
 
 # Long: one parameter for each option.
 def inspect(
+    context: typer.Context,
     model: ModelOption,
     stage: Annotated[
         str,
@@ -84,17 +85,10 @@ def inspect(
         raise UsageError("--json is for --stage variants: other stages are programs, as text")
     shapes = shapes_of(shape, input)
     check_files(model=model)
-    from tunefarm.configs.settings import load_settings
     from tunefarm.tuner.building.record import open_records
     from tunefarm.tuner.commands.inspect_model import inspect_model
 
-    values = {
-        "database.url": db,
-        "compile.threads": threads,
-        "compile.precision": precision_of(numerics, deterministic),
-        "compile.denormals": denormals,
-    }
-    settings = load_settings(config, values)
+    settings = settings_of(context.params)
     with open_records(() if db is None else (settings.database.url,)) as store:
         text = inspect_model(
             model,

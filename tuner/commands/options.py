@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -262,7 +262,7 @@ def named_values(values: Iterable[str] | None, option: str, form: str) -> dict[s
     return result
 
 
-def memory_bytes(text: str | None) -> int | None:
+def _memory_bytes(text: str | None) -> int | None:
     """The bytes of `--max-memory`; None if it is not given."""
     if text is None:
         return None
@@ -277,7 +277,7 @@ def memory_bytes(text: str | None) -> int | None:
     return count
 
 
-def precision_of(precision: str | None, deterministic: bool) -> str | None:
+def _precision_of(precision: str | None, deterministic: bool) -> str | None:
     """The value of --precision, which --deterministic is short for one of.
 
     Raises UsageError where both are given and differ.
@@ -289,21 +289,20 @@ def precision_of(precision: str | None, deterministic: bool) -> str | None:
 
 def target_names(text: str | None) -> tuple[str, ...] | None:
     """The names of `--targets`; None if it is not given."""
+    return _names(text, "--targets", "names of targets")
+
+
+def _layer_names(text: str | None) -> tuple[str, ...] | None:
+    return _names(text, "--layers", "databases")
+
+
+def _names(text: str | None, option: str, what: str) -> tuple[str, ...] | None:
+    """What a list separated by commas names; None if it is not given."""
     if text is None:
         return None
     names = tuple(name.strip() for name in text.split(","))
     if not all(names):
-        raise UsageError(f"--targets {text}: give names of targets, separated by commas")
-    return names
-
-
-def layer_names(text: str | None) -> tuple[str, ...] | None:
-    """The databases of `--layers`; None if it is not given."""
-    if text is None:
-        return None
-    names = tuple(name.strip() for name in text.split(","))
-    if not all(names):
-        raise UsageError(f"--layers {text}: give databases, separated by commas")
+        raise UsageError(f"{option} {text}: give {what}, separated by commas")
     return names
 
 
@@ -447,6 +446,60 @@ if TYPE_CHECKING:
     from tunefarm.configs.settings import Settings
 
 
+def _target_gain(speed_up: float | None) -> float | None:
+    if speed_up is not None and not 1.0 < speed_up <= MOST_GAIN:
+        raise UsageError(
+            f"--target-gain is a speed-up above 1 and up to {MOST_GAIN:g}, as in 1.10 for 10 % "
+            f"faster, not {speed_up:g}"
+        )
+    return speed_up
+
+
+_SETTINGS: Mapping[str, str] = {
+    "db": "database.url",
+    "layers": "database.layers",
+    "threads": "compile.threads",
+    "denormals": "compile.denormals",
+    "targets": "compile.targets",
+    "machine": "compile.machine",
+    "trials": "search.total_trials",
+    "minutes": "search.minutes",
+    "target_gain": "search.target_gain",
+    "seed": "search.seed",
+    "plan": "search.plan",
+    "max_memory": "limits.memory",
+    "runner": "measure.runner",
+    "address": "measure.address",
+    "cache": "cache.enabled",
+}
+"""The settings that options give, by the options' names in Python."""
+
+_READERS: Mapping[str, Callable[[Any], Any]] = {
+    "layers": _layer_names,
+    "targets": target_names,
+    "target_gain": _target_gain,
+    "max_memory": _memory_bytes,
+    "cache": lambda kept: None if kept else False,
+}
+"""What makes a setting of an option's value, where that is not the value itself."""
+
+
+def settings_of(given: Mapping[str, Any]) -> Settings:
+    """The settings that a command's options ask for, by their names in Python.
+
+    Raises UsageError and SettingsError for values that make no sense, alone or together.
+    """
+    from tunefarm.configs.settings import load_settings
+
+    values = {
+        setting: _READERS[name](given[name]) if name in _READERS else given[name]
+        for name, setting in _SETTINGS.items()
+        if name in given
+    }
+    precision = _precision_of(given["numerics"], given["deterministic"])
+    return load_settings(given["config"], {**values, "compile.precision": precision})
+
+
 @dataclass(frozen=True, slots=True)
 class TuneOptions:
     """What a job is asked by options; a model may be missing."""
@@ -463,25 +516,7 @@ def tune_options(given: Mapping[str, Any]) -> TuneOptions:
     Raises UsageError and SettingsError for values that make no sense, alone or together.
     """
     shapes = shapes_of(given["shape"], given["input"])
-    from tunefarm.configs.settings import load_settings
-
-    values = {
-        "database.url": given["db"],
-        "compile.threads": given["threads"],
-        "compile.precision": precision_of(given["numerics"], given["deterministic"]),
-        "compile.denormals": given["denormals"],
-        "compile.targets": target_names(given["targets"]),
-        "compile.machine": given["machine"],
-        "search.total_trials": given["trials"],
-        "search.minutes": given["minutes"],
-        "search.target_gain": _target_gain(given["target_gain"]),
-        "search.seed": given["seed"],
-        "search.plan": given["plan"],
-        "limits.memory": memory_bytes(given["max_memory"]),
-        "measure.runner": given["runner"],
-        "measure.address": given["address"],
-    }
-    settings = load_settings(given["config"], values)
+    settings = settings_of(given)
     precision = PrecisionOptions(
         given["calibration"],
         given["calibration_method"],
@@ -492,15 +527,6 @@ def tune_options(given: Mapping[str, Any]) -> TuneOptions:
     )
     precision.check(settings.compile.numerics)
     return TuneOptions(given["model"], settings, precision, shapes)
-
-
-def _target_gain(speed_up: float | None) -> float | None:
-    if speed_up is not None and not 1.0 < speed_up <= MOST_GAIN:
-        raise UsageError(
-            f"--target-gain is a speed-up above 1 and up to {MOST_GAIN:g}, as in 1.10 for 10 % "
-            f"faster, not {speed_up:g}"
-        )
-    return speed_up
 
 
 def parsed_tune(arguments: Sequence[str]) -> typer.Context:

@@ -25,8 +25,7 @@ from tunefarm.tuner.commands.options import (
     ShapeOption,
     ThreadsOption,
     UsageError,
-    layer_names,
-    precision_of,
+    settings_of,
     shapes_of,
 )
 from tunefarm.tuner.commands.verbosity import note
@@ -37,6 +36,7 @@ SHOWN = 0.97
 
 # Long: one parameter for each option.
 def verify(
+    context: typer.Context,
     model: ModelOption,
     db: DbOption = None,
     require: Annotated[
@@ -67,9 +67,10 @@ def verify(
             "[default: random values].",
         ),
     ] = None,
-    minutes: Annotated[
+    most_minutes: Annotated[
         float | None,
         typer.Option(
+            "--minutes",
             min=0.01,
             max=600.0,
             metavar="M",
@@ -122,19 +123,10 @@ def verify(
                 "verify --against OLD.tuned NEW.tuned takes --inputs, --minutes, --threads, "
                 "--functions and --json only, and --inputs needs --against"
             )
-        _verify_against(against, model, inputs, minutes, threads, json)
+        _verify_against(against, model, inputs, most_minutes, threads, json)
         return
     shapes = shapes_of(shape, input)
-    from tunefarm.configs.settings import load_settings
-
-    values = {
-        "database.url": db,
-        "database.layers": layer_names(layers),
-        "compile.threads": threads,
-        "compile.precision": precision_of(numerics, deterministic),
-        "compile.denormals": denormals,
-    }
-    settings = load_settings(config, values)
+    settings = settings_of(context.params)
     prepare(settings, config, model, [json])
     from tunefarm.tuner.building.request import BuildRequest
     from tunefarm.tuner.verify.drift import EXIT_CODES
@@ -159,7 +151,7 @@ def verify(
         tables = [check_table(check)] if check.met else []
         show(json, check_to_json(check), *tables, "\n".join(check_lines(check)))
         return
-    found = verify_model(request, 60.0 * (minutes or 1.0), notify)
+    found = verify_model(request, 60.0 * (most_minutes or 1.0), notify)
     report_tiles(settings)
     asked = SHOWN if require is None else require
     tables = [kernel_table(found.drift)] if found.drift.kernels else []
