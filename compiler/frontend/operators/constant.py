@@ -219,10 +219,10 @@ def _steps(start: Numbers, limit: Numbers, delta: Numbers) -> Numbers:
     if start.dtype.is_float:
         start, limit, delta = (number.cast(DType.F64) for number in (start, limit, delta))
         divisor = delta.equals(0).choose(delta.like(1), delta)
-        count = ((limit - start) / divisor).ceil().at_least(0)
+        count = ((limit - start) / divisor).apply("ceil").at_least(0)
     else:
         start, limit, delta = (number.cast(DType.I64) for number in (start, limit, delta))
-        size = delta.absolute().at_least(1)
+        size = delta.apply("abs").at_least(1)
         distance = (delta < 0).choose(start - limit, limit - start).at_least(0)
         count = (distance + size - 1) / size
     return delta.equals(0).choose(count.like(-1), count)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from tunefarm.compiler.frontend.converter import converter
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.graph_loop import begin_state
+from tunefarm.compiler.frontend.numbers import Numbers
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.structured_values import RecordsValue
 from tunefarm.compiler.operators.loop import RESULT
@@ -45,45 +46,30 @@ def rows_of(node: OnnxNode, data: Value, graph: GraphBuilder) -> Value:
 
 def transformed(scores: Value, transform: str, graph: GraphBuilder) -> Value:
     """Scores [rows, classes] as `post_transform` has them."""
-
-    def number(value: float) -> Value:
-        return graph.scalar(value, scores.dtype)
-
+    last = scores.rank - 1
     if transform == "LOGISTIC":
         return graph.emit("sigmoid", scores)
     if transform == "SOFTMAX":
-        return graph.emit("softmax", scores, axis=scores.rank - 1)
+        return graph.emit("softmax", scores, axis=last)
+    numbers = Numbers(scores, graph)
     if transform == "SOFTMAX_ZERO":
-        largest = graph.emit("reduce_max", scores, axes=(scores.rank - 1,), keepdims=True)
-        power = graph.emit("exp", graph.emit("sub", scores, largest))
-        below = graph.emit("mul", scores, graph.emit("exp", graph.emit("neg", largest)))
-        is_some = graph.emit("greater", graph.emit("abs", scores), number(_SMALL))
-        terms = graph.emit("where", is_some, power, below)
-        total = graph.emit("reduce_sum", terms, axes=(scores.rank - 1,), keepdims=True)
-        is_none = graph.emit("equal", total, number(0.0))
-        share = graph.emit("div", terms, total)
-        return graph.emit("where", is_none, number(0.5), share)
-    if transform == "PROBIT":
-        return _probit(scores, graph)
-    return scores
+        largest = numbers.max(last, keep=True)
+        power, below = (numbers - largest).apply("exp"), numbers * (-largest).apply("exp")
+        terms = (numbers.apply("abs") > _SMALL).choose(power, below)
+        total = terms.sum(last, keep=True)
+        return total.equals(0.0).choose(total.like(0.5), terms / total).value
+    return _probit(numbers).value if transform == "PROBIT" else scores
 
 
-def _probit(scores: Value, graph: GraphBuilder) -> Value:
+def _probit(scores: Numbers) -> Numbers:
     """sqrt(2) erfinv(2 p - 1), by Winitzki's approximation."""
-
-    def number(value: float) -> Value:
-        return graph.scalar(value, scores.dtype)
-
-    x = graph.emit("sub", graph.emit("mul", scores, number(2.0)), number(1.0))
-    left, right = (graph.emit(op, number(1.0), x) for op in ("sub", "add"))
-    log = graph.emit("log", graph.emit("mul", left, right))
-    first = graph.emit("mul", log, number(0.5))
-    first = graph.emit("add", first, number(2.0 / (np.pi * _PROBIT)))
-    second = graph.emit("mul", log, number(1.0 / _PROBIT))
-    root = graph.emit("sqrt", graph.emit("sub", graph.emit("mul", first, first), second))
-    size = graph.emit("sqrt", graph.emit("sub", root, first))
-    signed = graph.emit("mul", size, graph.emit("sign", x))
-    return graph.emit("mul", signed, number(1.41421356))
+    x = scores * 2.0 - 1.0
+    one = x.like(1.0)
+    log = ((one - x) * (one + x)).apply("log")
+    first = log * 0.5 + 2.0 / (np.pi * _PROBIT)
+    second = log * (1.0 / _PROBIT)
+    root = (first * first - second).apply("sqrt")
+    return (root - first).apply("sqrt") * x.apply("sign") * 1.41421356
 
 
 def both_classes(
@@ -140,17 +126,14 @@ def normalizer(node: OnnxNode, graph: GraphBuilder) -> Value:
     """Rows over their norm; those whose norm is 0 stay."""
     data = as_float(node.input(0), graph)
     kind, axis = node.choice("norm", "MAX", ("MAX", "L1", "L2")), data.rank - 1
+    rows = Numbers(data, graph)
     if kind == "MAX":
-        norm = graph.emit("reduce_max", data, axes=(axis,), keepdims=True)
+        norm = rows.max(axis, keep=True)
     elif kind == "L1":
-        magnitude = graph.emit("abs", data)
-        norm = graph.emit("reduce_sum", magnitude, axes=(axis,), keepdims=True)
+        norm = rows.apply("abs").sum(axis, keep=True)
     else:
-        squares = graph.emit("mul", data, data)
-        norm = graph.emit("sqrt", graph.emit("reduce_sum", squares, axes=(axis,), keepdims=True))
-    zero, one = graph.scalar(0.0, data.dtype), graph.scalar(1.0, data.dtype)
-    divisor = graph.emit("where", graph.emit("equal", norm, zero), one, norm)
-    return graph.emit("div", data, divisor)
+        norm = (rows * rows).sum(axis, keep=True).apply("sqrt")
+    return (rows / norm.equals(0.0).choose(norm.like(1.0), norm)).value
 
 
 @converter("Binarizer", 1, domain=DOMAIN)
@@ -246,24 +229,21 @@ def label_encoder(node: OnnxNode, graph: GraphBuilder) -> Value:
 def class_encoder(node: OnnxNode, graph: GraphBuilder) -> Value:
     """Classes that are strings become their numbers, and numbers their classes."""
     classes = np.array(node.strings("classes_strings", ()), object)
-    numbers = np.arange(classes.size)
-    if node.input(0).dtype is DType.STRING:
-        default = np.array(node.integer("default_int64", -1))
-        return _looked_up(node, graph, classes, numbers, default)
-    default = np.array(node.string("default_string", "_Unused"), object)
-    return _looked_up(node, graph, numbers, classes, default)
+    return _mapped(node, graph, classes, np.arange(classes.size))
 
 
 @converter("CategoryMapper", 1, domain=DOMAIN)
 def category_mapper(node: OnnxNode, graph: GraphBuilder) -> Value:
     """As `class_encoder`, of numbers that are listed."""
     classes = np.array(node.strings("cats_strings", ()), object)
-    numbers = np.array(node.integers("cats_int64s", ()), np.int64)
+    return _mapped(node, graph, classes, np.array(node.integers("cats_int64s", ()), np.int64))
+
+
+def _mapped(node: OnnxNode, graph: GraphBuilder, classes: Array, numbers: Array) -> Value:
+    """Classes as their numbers, or numbers as their classes."""
     if node.input(0).dtype is DType.STRING:
-        default = np.array(node.integer("default_int64", -1))
-        return _looked_up(node, graph, classes, numbers, default)
-    default = np.array(node.string("default_string", "_Unused"), object)
-    return _looked_up(node, graph, numbers, classes, default)
+        return _looked_up(node, graph, classes, numbers, _default(node, np.dtype(np.int64)))
+    return _looked_up(node, graph, numbers, classes, _default(node, classes.dtype))
 
 
 def _looked_up(
@@ -320,22 +300,23 @@ def _place(data: Value, keys: Array, missing: int, graph: GraphBuilder) -> Value
     if not keys.size:
         return graph.emit("expand", graph.scalar(missing, DType.I64), shape=data.shape)
     table = graph.constant(keys, data.dtype)
-    absent = graph.scalar(missing, DType.I64)
     if keys.size <= _FEW_KEYS:
-        column = graph.reshape(data, (*data.shape, 1))
+        column, absent = graph.reshape(data, (*data.shape, 1)), graph.scalar(missing, DType.I64)
         numbers = graph.integers(range(keys.size))
         found = graph.emit("where", graph.emit("equal", column, table), numbers, absent)
         return graph.emit("reduce_min", found, axes=(data.rank,), keepdims=False)
-    place = graph.emit("expand", graph.scalar(0, DType.I64), shape=data.shape)
-    last = graph.scalar(keys.size - 1, DType.I64)
-    for bit in reversed(range((keys.size - 1).bit_length())):
-        wanted = graph.emit("add", place, graph.scalar(1 << bit, DType.I64))
-        inside = graph.emit("min", wanted, last)
-        below = graph.emit("less_equal", graph.emit("gather", table, inside, axis=0), data)
-        is_there = graph.emit("less_equal", wanted, last)
-        place = graph.emit("where", graph.emit("and", below, is_there), wanted, place)
-    hit = graph.emit("equal", graph.emit("gather", table, place, axis=0), data)
-    return graph.emit("where", hit, place, absent)
+    place = Numbers(graph.emit("expand", graph.scalar(0, DType.I64), shape=data.shape), graph)
+    last = keys.size - 1
+
+    def key_at(place: Numbers) -> Numbers:
+        return Numbers(graph.emit("gather", table, place.value, axis=0), graph)
+
+    for bit in reversed(range(last.bit_length())):
+        wanted = place + (1 << bit)
+        below = key_at(wanted.at_most(last)) <= Numbers(data, graph)
+        place = (below & (wanted <= last)).choose(wanted, place)
+    hit = key_at(place).equals(Numbers(data, graph))
+    return hit.choose(place, missing).value
 
 
 # --- Linear models and support vector machines of ai.onnx.ml -------------------------------------
@@ -414,29 +395,18 @@ def _kernel(
     """The kernel function of each row with each support vector: [rows, vectors]."""
     kind = node.choice("kernel_type", "LINEAR", _KERNELS)
     gamma, constant, degree = (*node.floats("kernel_params", ()), 0.0, 0.0, 0.0)[:3]
-
-    def number(value: float) -> Value:
-        return graph.scalar(value, data.dtype)
-
-    product = _affine(data, vectors, np.empty(0), graph)
+    product = Numbers(_affine(data, vectors, np.empty(0), graph), graph)
     if kind == "LINEAR":
-        return product
+        return product.value
     if kind == "RBF":
-        squares = graph.emit("mul", data, data)
-        own = graph.emit("reduce_sum", squares, axes=(1,), keepdims=True)
-        others = graph.constant((vectors**2).sum(axis=1), data.dtype)
-        distance = graph.emit("sub", graph.emit("add", own, others), _twice(product, graph))
-        distance = graph.emit("max", distance, number(0.0))
-        return graph.emit("exp", graph.emit("mul", distance, number(-gamma)))
-    scaled = graph.emit("mul", product, number(gamma))
-    scaled = graph.emit("add", scaled, number(constant))
+        rows = Numbers(data, graph)
+        others = rows.like((vectors**2).sum(axis=1))
+        distance = (rows * rows).sum(1, keep=True) + others - product * 2.0
+        return (distance.at_least(0.0) * -gamma).apply("exp").value
+    scaled = (product * gamma + constant).value
     if kind == "SIGMOID":
         return graph.emit("tanh", scaled)
-    return graph.emit("pow", scaled, number(degree))
-
-
-def _twice(value: Value, graph: GraphBuilder) -> Value:
-    return graph.emit("mul", value, graph.scalar(2.0, value.dtype))
+    return graph.emit("pow", scaled, graph.scalar(degree, data.dtype))
 
 
 def _vectors(node: OnnxNode, data: Value, count: int) -> npt.NDArray[np.float64]:
@@ -537,9 +507,9 @@ def _probabilities(node: OnnxNode, scores: Value, classes: int, graph: GraphBuil
     scale, shift = _floats(node, "prob_a"), _floats(node, "prob_b")
     if scale.shape != shift.shape or scale.size != scores.shape[1]:
         raise node.invalid(f"{scale.size} sigmoids of {scores.shape[1]} pairs of classes")
-    value = graph.emit("mul", scores, graph.constant(scale, scores.dtype))
-    value = graph.emit("add", value, graph.constant(shift, scores.dtype))
-    return coupled(graph.emit("sigmoid", graph.emit("neg", value)), classes, graph)
+    value = Numbers(scores, graph)
+    value = -(value * value.like(scale) + value.like(shift))
+    return coupled(graph.emit("sigmoid", value.value), classes, graph)
 
 
 _LEAST = 1e-7
@@ -554,12 +524,12 @@ def coupled(pairs: Value, classes: int, graph: GraphBuilder) -> Value:
     initial = graph.padded.begins(initial, (pairs.dims[0], whole(classes)))
     number, most = graph.fresh_number(), max(_STEPS, classes)
     before = begin_state(graph, initial, number, 0)
-    following, going = _step(before, table, classes, graph)
-    ones = graph.cast(going, DType.I64)
+    following, going = _step(Numbers(before, graph), Numbers(table, graph), classes)
+    ones = graph.cast(going.value, DType.I64)
     some = graph.emit("reduce_max", ones, axes=(0, 1), keepdims=False)
     again = graph.emit("greater", some, graph.scalar(0, DType.I64))
     bounds = {"loop": number, "states": 1, "most": most, "number": 0}
-    last = graph.append(RESULT, (None, None, again, initial, following), dict(bounds))
+    last = graph.append(RESULT, (None, None, again, initial, following.value), dict(bounds))
     return graph.with_dims(last, initial.dims)
 
 
@@ -581,33 +551,20 @@ def _table(first: Value, classes: int, graph: GraphBuilder) -> Value:
     return graph.reshape(graph.fold("add", terms), (first.shape[0], classes, classes))
 
 
-def _step(before: Value, table: Value, classes: int, graph: GraphBuilder) -> tuple[Value, Value]:
+def _step(before: Numbers, table: Numbers, classes: int) -> tuple[Numbers, Numbers]:
     """The probabilities after a step, where rows go on, and whether they do, [rows, 1]."""
-    rows, dtype = before.shape[0], before.dtype
-    one, two = graph.scalar(1.0, dtype), graph.scalar(2.0, dtype)
-    chances = before
-    wide = graph.reshape(chances, (rows, 1, classes))
-    products = graph.emit("mul", table, wide)
-    steep = graph.emit("reduce_sum", products, axes=(2,), keepdims=False)  # Q p
-    parts = graph.emit("mul", chances, steep)
-    level = graph.emit("reduce_sum", parts, axes=(1,), keepdims=True)  # p' Q p
-    uneven = graph.emit("abs", graph.emit("sub", steep, level))
-    error = graph.emit("reduce_max", uneven, axes=(1,), keepdims=True)
-    going = graph.emit("greater_equal", error, graph.scalar(0.005 / classes, dtype))
+    graph, chances = before.graph, before
+    steep = (table * before.reshape(before.shape[0], 1, classes)).sum(2)  # Q p
+    level = (before * steep).sum(1, keep=True)  # p' Q p
+    going = (steep - level).apply("abs").max(1, keep=True) >= 0.005 / classes
     for number in range(classes):
-        row = graph.pick(table, 1, number)
-        own, slope = (graph.part(value, 1, number, 1) for value in (row, steep))
-        step = graph.emit("div", graph.emit("sub", level, slope), own)
-        whole_step = graph.emit("add", step, one)
-        gain = graph.emit("add", graph.emit("mul", step, own), graph.emit("mul", slope, two))
-        level = graph.emit("add", level, graph.emit("mul", step, gain))
-        level = graph.emit("div", graph.emit("div", level, whole_step), whole_step)
-        steep = _moved(steep, step, row, whole_step, graph)
-        chosen = graph.constant(np.eye(classes)[number], dtype)
-        chances = _moved(chances, step, chosen, whole_step, graph)
-    return graph.emit("where", going, chances, before), going
-
-
-def _moved(value: Value, step: Value, along: Value, by: Value, graph: GraphBuilder) -> Value:
-    """(value + step * along) / by."""
-    return graph.emit("div", graph.emit("add", value, graph.emit("mul", step, along)), by)
+        row = Numbers(graph.pick(table.value, 1, number), graph)
+        own, slope = (
+            Numbers(graph.part(numbers.value, 1, number, 1), graph) for numbers in (row, steep)
+        )
+        step = (level - slope) / own
+        whole_step = step + 1.0
+        level = (level + step * (step * own + slope * 2.0)) / whole_step / whole_step
+        steep = (steep + step * row) / whole_step
+        chances = (chances + step * step.like(np.eye(classes)[number])) / whole_step
+    return going.choose(chances, before), going

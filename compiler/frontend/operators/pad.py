@@ -253,7 +253,7 @@ def _bounds(
     ends = ends.at_least(backward.choose(extents.like(-1), 0)).at_most(most)
     steps = steps.at_least(-_FAR).at_most(_FAR)
     distance = backward.choose(starts - ends, ends - starts).at_least(0)
-    size = steps.absolute().at_least(1)
+    size = steps.apply("abs").at_least(1)
     counts = (distance + size - 1) / size
     return starts, steps.equals(0).choose(counts.like(-1), counts), steps
 

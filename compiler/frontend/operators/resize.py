@@ -512,7 +512,7 @@ def _computed_scaled(
     lengths = scales * extents
     sizes = [wanted[axis] for axis in axes]
     kept = Numbers(graph.constant(np.array(sizes) == extents.value.array), graph)
-    right = kept.choose(scales, lengths.floor()).equals(
+    right = kept.choose(scales, lengths.apply("floor")).equals(
         kept.choose(scales.like(1), scales.like(sizes))
     )
     require(node, graph, position, right, f"the scales must give the shape {list(wanted)}")
@@ -538,7 +538,7 @@ def _sized(
         for i in range(1, len(axes)):
             other = ratios.part(i, 1)
             scale = scale.at_most(other) if policy == "not_larger" else scale.at_least(other)
-        given = (scale * extents + 0.5).floor()
+        given = (scale * extents + 0.5).apply("floor")
         right = given.equals(sizes.like([wanted[axis] for axis in axes]))
         require(node, graph, 3, right, f"the sizes must give the shape {list(wanted)}")
         ratios = scale * sizes.like([1] * len(axes))

@@ -253,7 +253,7 @@ def _clamped(indices: Array, extent: int) -> Integers:
 
 def nearest(places: Numbers, mode: str) -> Numbers:
     """The numbers of the elements that are nearest to places, as floats."""
-    below = places.floor()
+    below = places.apply("floor")
     share = places - below
     match mode:
         case "round_prefer_floor":
@@ -262,7 +262,7 @@ def nearest(places: Numbers, mode: str) -> Numbers:
             return below + (share >= 0.5 - TIE).cast(places.dtype)
         case "floor":
             return below
-    return places.ceil()
+    return places.apply("ceil")
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +314,7 @@ def weighted_taps(
     """
     indices, weights = _weights(places, last, stretch, reach, how)
     # An element without weight may be infinite, and 0 times that is no number: take a near one.
-    near = (places + 0.5).floor()
+    near = (places + 0.5).apply("floor")
     indices = weights.equals(0).choose(near, indices).at_least(0).at_most(last)
     return indices, weights
 
@@ -324,7 +324,7 @@ def _weights(
 ) -> tuple[Numbers, Numbers]:
     """As `weighted_taps`, of elements that may lie outside."""
     offsets = places.like(np.arange(1 - reach, reach + 1)).reshape(2 * reach, 1)
-    indices = places.floor() + offsets
+    indices = places.apply("floor") + offsets
     weights = _kernel_weights((indices - places) * stretch, how)
     if how.exclude_outside:
         inside = (indices >= 0) & (last >= indices)
@@ -339,7 +339,7 @@ def _kernel_weights(x: Numbers, how: Interpolation) -> Numbers:
     Cubic convolution as in Keys, Cubic Convolution Interpolation for Digital Image Processing,
     with the free parameter `cubic`.
     """
-    d = x.absolute()
+    d = x.apply("abs")
     if how.mode == "linear":
         return (d.like(1) - d).at_least(0)
     a = how.cubic
@@ -441,7 +441,7 @@ def sampled(
     if how.antialias or how.exclude_outside:
         blended = _blended(data, axis, places, wanted, scale, how, graph)
         return with_axis(blended, axis, dims, graph)
-    below = places.floor()
+    below = places.apply("floor")
     first = below.cast(DType.I64).value
     weight = (places - below).cast(data.dtype).value
     terms = []
@@ -572,7 +572,7 @@ def resized_by_computed_scales(
     data = graph.padded.dense(data)
     given = [data.true_shape[axis] for axis in axes]
     extents = Numbers(graph.size_vector(given, DType.F32), graph)
-    shape = (scales * extents).floor().cast(DType.I64)
+    shape = (scales * extents).apply("floor").cast(DType.I64)
     asked = node.with_constants({position: shape.value})
     sized(asked, graph, position, [wanted[axis] for axis in axes], "the scaled shape")
     for number, axis in enumerate(axes):
