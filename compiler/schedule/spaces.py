@@ -21,10 +21,9 @@ from tunefarm.compiler.schedule.sketches.limb_dot import limb_dot_sketches
 from tunefarm.compiler.schedule.sketches.matrix_tiles import matrix_tile_sketches
 from tunefarm.compiler.schedule.sketches.recurrent import recurrent_sketches
 from tunefarm.compiler.schedule.sketches.row_wise import reduced_row_sketches, row_wise_sketches
-from tunefarm.compiler.schedule.sketches.scan import scan_sketches
-from tunefarm.compiler.schedule.sketches.scatter import scatter_sketches
 from tunefarm.compiler.schedule.sketches.tiled_reduction import tiled_reduction_sketches
 from tunefarm.compiler.schedule.sketches.transposed import transposed_sketches
+from tunefarm.compiler.schedule.sketches.walks import scan_sketches, scatter_sketches
 from tunefarm.compiler.schedule.sketches.window import window_sketches
 from tunefarm.compiler.schedule.sketches.window_rows import window_rows_sketches
 from tunefarm.compiler.schedule.sketches.winograd_conv import winograd_sketches
