@@ -10,7 +10,7 @@ from onnx import defs
 
 import tunefarm.compiler.frontend.operators  # noqa: F401  registers the converters
 from tunefarm.compiler.frontend.constant_evaluation import can_evaluate
-from tunefarm.compiler.frontend.contributed_table import REFUSED, REFUSED_DOMAINS
+from tunefarm.compiler.frontend.contributed import REFUSED, REFUSED_DOMAINS
 from tunefarm.compiler.frontend.control_flow import control_flow
 from tunefarm.compiler.frontend.converter import converted_operators, covered_versions
 from tunefarm.compiler.frontend.function_expansion import has_twin

@@ -34,8 +34,7 @@ from tunefarm.compiler.frontend.model_inputs import (
     shapes_for,
 )
 from tunefarm.compiler.frontend.name_scope import NameScope
-from tunefarm.compiler.frontend.node_order import in_order
-from tunefarm.compiler.frontend.read_model import check_text, read_model, read_opsets
+from tunefarm.compiler.frontend.read_model import check_text, in_order, read_model, read_opsets
 from tunefarm.compiler.frontend.shape_hints import check_given, graph_hints, stale_shapes
 from tunefarm.compiler.frontend.string_prefix import FoundPrefix, PrefixFinder
 from tunefarm.compiler.frontend.structured_values import (

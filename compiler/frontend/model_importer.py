@@ -19,9 +19,9 @@ from tunefarm.compiler.frontend.control_flow import control_flow
 from tunefarm.compiler.frontend.converter import (
     Converter,
     find_converter,
+    find_dynamic_operand,
     find_unlisted_converter,
 )
-from tunefarm.compiler.frontend.dynamic_operands import find_dynamic_operand
 from tunefarm.compiler.frontend.external_data import ExternalData
 from tunefarm.compiler.frontend.function_binding import bind, function_for
 from tunefarm.compiler.frontend.function_expansion import (
@@ -34,9 +34,8 @@ from tunefarm.compiler.frontend.function_expansion import (
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value, checkpoint
 from tunefarm.compiler.frontend.import_step import Frame, FunctionKey, ImportStep, name_of
 from tunefarm.compiler.frontend.name_scope import NameScope
-from tunefarm.compiler.frontend.node_order import in_order
 from tunefarm.compiler.frontend.onnx_node import OnnxNode, decode_attributes
-from tunefarm.compiler.frontend.read_model import canonical_domain
+from tunefarm.compiler.frontend.read_model import canonical_domain, in_order
 from tunefarm.compiler.frontend.shape_hints import graph_hints, shape_hints
 from tunefarm.compiler.frontend.signature import Signature, check_form, check_types
 from tunefarm.compiler.frontend.size_arithmetic import evaluate_sizes

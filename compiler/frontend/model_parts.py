@@ -16,8 +16,7 @@ from onnx.reference import ReferenceEvaluator
 
 from tunefarm.compiler.errors import ImportModelError
 from tunefarm.compiler.frontend.declared_ports import DeclaredPort, declared_port
-from tunefarm.compiler.frontend.node_order import in_order, names_read
-from tunefarm.compiler.frontend.read_model import check_text, read_model
+from tunefarm.compiler.frontend.read_model import check_text, in_order, names_read, read_model
 from tunefarm.compiler.frontend.tensors import initializers
 from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.types.tensor_type import Array

@@ -20,9 +20,8 @@ from tunefarm.compiler.frontend.external_data import ExternalData
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder
 from tunefarm.compiler.frontend.import_step import name_of
 from tunefarm.compiler.frontend.name_scope import NameScope
-from tunefarm.compiler.frontend.node_order import names_read
 from tunefarm.compiler.frontend.onnx_node import decode_attributes
-from tunefarm.compiler.frontend.read_model import canonical_domain
+from tunefarm.compiler.frontend.read_model import canonical_domain, names_read
 from tunefarm.compiler.frontend.value import Value
 from tunefarm.compiler.strings.operators import (
     OPERATORS,

@@ -28,7 +28,7 @@ from tunefarm.compiler.runtime.machine.threads import make_runtime
 from tunefarm.compiler.target import host_target
 from tunefarm.compiler.types.tensor_type import Array
 from tunefarm.measure import machine
-from tunefarm.measure.cpu_quota import read_quota
+from tunefarm.measure.cpus import read_quota
 from tunefarm.measure.machine import Activity, activity
 from tunefarm.measure.measurement import MeasureResult, Status
 from tunefarm.measure.placement import buffer_sizes, placements_of

@@ -30,7 +30,7 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.with_count import with_count
 from tunefarm.measure.compare import BETWEEN_RUNS, LogRatio, log_ratio
-from tunefarm.measure.cpu_quota import CpuQuota, Throttling
+from tunefarm.measure.cpus import CpuQuota, Throttling
 from tunefarm.measure.measurement import MeasureResult, Status
 from tunefarm.measure.worker.stability import (
     UNSTABLE_SPREAD,

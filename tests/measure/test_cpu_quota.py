@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.measure.fake_machine import CGROUP1, CGROUP2, add_group1, add_group2, be_in
-from tunefarm.measure.cpu_quota import Throttling, read_quota
+from tunefarm.measure.cpus import Throttling, read_quota
 
 
 def test_no_group_has_no_quota(tmp_path: Path) -> None:

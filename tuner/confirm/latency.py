@@ -29,8 +29,7 @@ from tunefarm.compiler.types.dtypes import WIDE_FLOATS, DType
 from tunefarm.compiler.types.tensor_type import Array
 from tunefarm.measure.compare import Comparison
 from tunefarm.measure.core_locks import CoreLocks
-from tunefarm.measure.cpu_quota import read_quota
-from tunefarm.measure.cpus import usable_cpus
+from tunefarm.measure.cpus import read_quota, usable_cpus
 from tunefarm.measure.machine import check_none_lost, on_cores
 from tunefarm.measure.worker.stability import relative_mad
 from tunefarm.measure.worker.timer import UndisturbedSlices

@@ -7,9 +7,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from tunefarm.compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.converter import converter, dynamic_operand
 from tunefarm.compiler.frontend.data_sizes import counted_size
-from tunefarm.compiler.frontend.dynamic_operands import dynamic_operand
 from tunefarm.compiler.frontend.element_types import dtype_of
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.numbers import Numbers

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tunefarm.compiler.frontend.converter import converter
-from tunefarm.compiler.frontend.dynamic_operands import dynamic_operand
+from tunefarm.compiler.frontend.converter import converter, dynamic_operand
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.moves import as_whole, extent_there, in_one_piece, window

@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from tunefarm.compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.converter import converter, dynamic_operand
 from tunefarm.compiler.frontend.data_sizes import (
     all_there,
     compacted,
@@ -17,7 +17,6 @@ from tunefarm.compiler.frontend.data_sizes import (
     placed,
     with_axis,
 )
-from tunefarm.compiler.frontend.dynamic_operands import dynamic_operand
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.moves import compacted as in_order

@@ -9,9 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tunefarm.compiler.errors import ShapeError
-from tunefarm.compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.converter import converter, dynamic_operand
 from tunefarm.compiler.frontend.data_sizes import counted_size
-from tunefarm.compiler.frontend.dynamic_operands import dynamic_operand
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.numbers import vector
 from tunefarm.compiler.frontend.onnx_node import OnnxNode

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tunefarm.compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.converter import converter, dynamic_operand
 from tunefarm.compiler.frontend.data_sizes import all_there
-from tunefarm.compiler.frontend.dynamic_operands import dynamic_operand
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.numbers import Numbers, integers, vector
 from tunefarm.compiler.frontend.onnx_node import OnnxNode

@@ -7,8 +7,7 @@ import operator
 from collections.abc import Sequence
 from typing import overload
 
-from tunefarm.compiler.frontend.converter import converter
-from tunefarm.compiler.frontend.dynamic_operands import dynamic_operand
+from tunefarm.compiler.frontend.converter import converter, dynamic_operand
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.reduce import renumbered

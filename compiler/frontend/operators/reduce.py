@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 
-from tunefarm.compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.converter import converter, dynamic_operand
 from tunefarm.compiler.frontend.data_sizes import all_there
-from tunefarm.compiler.frontend.dynamic_operands import dynamic_operand
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.moves import as_whole

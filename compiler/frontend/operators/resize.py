@@ -9,8 +9,7 @@ from operator import attrgetter
 import numpy as np
 import numpy.typing as npt
 
-from tunefarm.compiler.frontend.converter import converter
-from tunefarm.compiler.frontend.dynamic_operands import dynamic_operand
+from tunefarm.compiler.frontend.converter import converter, dynamic_operand
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.numbers import Numbers, vector
 from tunefarm.compiler.frontend.onnx_node import OnnxNode

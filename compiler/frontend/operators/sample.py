@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tunefarm.compiler.frontend.converter import converter
-from tunefarm.compiler.frontend.dynamic_operands import dynamic_operand
+from tunefarm.compiler.frontend.converter import converter, dynamic_operand
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.numbers import Numbers, vector
 from tunefarm.compiler.frontend.onnx_node import OnnxNode

@@ -10,8 +10,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from tunefarm.compiler.frontend.converter import converter
-from tunefarm.compiler.frontend.dynamic_operands import dynamic_operand
+from tunefarm.compiler.frontend.converter import converter, dynamic_operand
 from tunefarm.compiler.frontend.element_types import dtype_of
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.numbers import Numbers, integers, vector

@@ -8,8 +8,7 @@ from tunefarm.compiler.expr.parts import parts_without
 from tunefarm.compiler.expr.walk import axes_of
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.schedule.steps.loop_kinds import Unroll, Vectorize
-from tunefarm.compiler.schedule.steps.new_stages import Hoist
-from tunefarm.compiler.schedule.steps.split_reduction import SplitReduction
+from tunefarm.compiler.schedule.steps.new_stages import Hoist, SplitReduction
 from tunefarm.compiler.schedule.steps.step import Step
 from tunefarm.compiler.schedule.steps.tiles import Partition, Reorder, Tile
 

@@ -20,7 +20,7 @@ from tests.onnxruntime_session import exact_session
 from tunefarm import compiler
 from tunefarm.compiler.errors import ImportModelError, InputError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
-from tunefarm.compiler.frontend.node_order import in_order
+from tunefarm.compiler.frontend.read_model import in_order
 
 RNG = np.random.default_rng(11)
 Array = np.ndarray[Any, Any]

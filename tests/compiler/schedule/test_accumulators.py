@@ -33,9 +33,8 @@ from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.schedule.spaces import naive_schedule, schedule_space
 from tunefarm.compiler.schedule.steps.loop_kinds import Unroll, Vectorize
-from tunefarm.compiler.schedule.steps.new_stages import CacheWrite
+from tunefarm.compiler.schedule.steps.new_stages import CacheWrite, SplitReduction
 from tunefarm.compiler.schedule.steps.placement import ComputeAt
-from tunefarm.compiler.schedule.steps.split_reduction import SplitReduction
 from tunefarm.compiler.schedule.steps.step import Step
 from tunefarm.compiler.schedule.steps.tiles import Reorder, Tile
 from tunefarm.compiler.types.dtypes import DType

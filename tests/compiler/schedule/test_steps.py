@@ -46,10 +46,10 @@ from tunefarm.compiler.schedule.steps.new_stages import (
     CopyOperand,
     Hoist,
     SeparateWindow,
+    SplitReduction,
 )
 from tunefarm.compiler.schedule.steps.packing import PackLayout, PackStage
 from tunefarm.compiler.schedule.steps.placement import ComputeAlong, ComputeAt, Inline
-from tunefarm.compiler.schedule.steps.split_reduction import SplitReduction
 from tunefarm.compiler.schedule.steps.step import STEPS, Step
 from tunefarm.compiler.schedule.steps.tiles import Fuse, Partition, Reorder, Tile
 from tunefarm.compiler.schedule.steps.walks import Scan, Scatter

@@ -10,8 +10,7 @@ import pytest
 
 from tests.measure.fake_machine import desktop_amd, hybrid_intel
 from tunefarm.compiler.errors import MeasureError
-from tunefarm.measure.cpu_quota import CpuQuota
-from tunefarm.measure.cpus import Cpus, usable_cpus
+from tunefarm.measure.cpus import CpuQuota, Cpus, usable_cpus
 from tunefarm.measure.farm.slots import CoreLeases, ProcessPin, SlotPlan, describe, plan_slots
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.measure.fake_machine import add_group2
 from tunefarm.compiler.errors import MeasureError
 from tunefarm.compiler.runtime.machine.slice_clock import SliceClock
-from tunefarm.measure.cpu_quota import CpuQuota
+from tunefarm.measure.cpus import CpuQuota
 from tunefarm.measure.worker.timer import UndisturbedSlices
 
 
