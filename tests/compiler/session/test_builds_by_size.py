@@ -20,7 +20,8 @@ from tunefarm import compiler
 from tunefarm.compiler.errors import InputError
 from tunefarm.compiler.frontend.declared_ports import declared_model
 from tunefarm.compiler.runtime.execution.executable import Executable
-from tunefarm.compiler.session.inference_session import VARIED, BuildsBySize, InferenceSession
+from tunefarm.compiler.session.builds_by_size import VARIED, BuildsBySize
+from tunefarm.compiler.session.inference_session import InferenceSession
 from tunefarm.compiler.session.ports import NodeArg
 from tunefarm.compiler.types.extents import Bounds, Shapes
 
