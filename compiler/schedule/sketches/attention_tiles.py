@@ -45,11 +45,8 @@ from tunefarm.compiler.machine.amx_set_up import TilePalette
 from tunefarm.compiler.schedule.nest_shape import Counts, Loop, Nest, NestShape, Numbers
 from tunefarm.compiler.schedule.sketches.attention import AttentionContext, AttentionSteps
 from tunefarm.compiler.schedule.sketches.even_shares import even_part, waiting
-from tunefarm.compiler.schedule.sketches.matrix_tiles import (
-    BLOCKS,
-    NEAR_SHARE,
-    SUM_CYCLES,
-)
+from tunefarm.compiler.schedule.sketches.matrix_tile_loops import NEAR_SHARE, SUM_CYCLES
+from tunefarm.compiler.schedule.sketches.matrix_tiles import BLOCKS
 from tunefarm.compiler.schedule.sketches.parallel_choices import CHUNKS, pieces_and_grains
 from tunefarm.compiler.schedule.sketches.row_shape import KernelFacts
 from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
