@@ -10,7 +10,7 @@ from tests.compiler.graph.graph_helpers import GraphMaker
 from tests.compiler.runtime.sized_graphs import counted_graph, rows_graph
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.pipeline import compile_model
-from tunefarm.compiler.runtime.artefact.artefact import save
+from tunefarm.compiler.runtime.artefact.write_artefact import save
 from tunefarm.compiler.target import baseline_target, host_target
 from tunefarm.compiler.types.dtypes import DType
 

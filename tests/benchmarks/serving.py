@@ -35,7 +35,7 @@ from statistics import median
 import numpy as np
 
 from tunefarm.compiler.llvm.machine import object_code
-from tunefarm.compiler.runtime.artefact import artefact
+from tunefarm.compiler.runtime.artefact import write_artefact
 from tunefarm.compiler.runtime.artefact.seal import part_digests, seal_of
 from tunefarm.compiler.runtime.entry.entry import entry_of
 from tunefarm.compiler.runtime.execution.executable import Executable, load
@@ -209,7 +209,7 @@ def measure_canary(path: str, count: int, seconds: float) -> None:
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         for what, (changed, _) in changes.items():
-            artefact.save(changed, f"{folder}/{what}.tuned")
+            write_artefact.save(changed, f"{folder}/{what}.tuned")
         for number in range(1, count + 1):
             for what, (_, verdict) in changes.items():
                 found = compare_artifacts(path, f"{folder}/{what}.tuned", None, seconds)

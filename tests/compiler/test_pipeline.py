@@ -29,7 +29,7 @@ from tunefarm.compiler.llvm.compile_kernel import EmittedKernel, emit_loops
 from tunefarm.compiler.llvm.object_cache import ObjectCache
 from tunefarm.compiler.loops.ir import LoopNest
 from tunefarm.compiler.pipeline import STAGES, compile_model, kernels_of
-from tunefarm.compiler.runtime.artefact import artefact
+from tunefarm.compiler.runtime.artefact import write_artefact
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.machine.threads import make_runtime
 from tunefarm.compiler.schedule import spaces
@@ -358,7 +358,7 @@ def test_kernel_that_a_sketch_fails_on_can_still_be_tuned(
 
 def test_same_model_gives_the_same_artefact(conv_net: Path, tmp_path: Path) -> None:
     for name in ("first", "second"):
-        artefact.save(compile_model(conv_net).spec, tmp_path / name)
+        write_artefact.save(compile_model(conv_net).spec, tmp_path / name)
     assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
 
 

@@ -167,8 +167,8 @@ def _compiled(
     `read` waits for the model: that is asked for when all is imported that compiles it.
     """
     from tunefarm.compiler.graph.serialize import structural_hash
-    from tunefarm.compiler.runtime.artefact.artefact import save
     from tunefarm.compiler.runtime.artefact.file_header import digest_of
+    from tunefarm.compiler.runtime.artefact.write_artefact import save
     from tunefarm.compiler.types import large_arrays
     from tunefarm.tuner.building.apply_best import Records
     from tunefarm.tuner.building.lowered import (

@@ -16,8 +16,8 @@ from tunefarm.compiler.errors import SettingsError, TunefarmError
 from tunefarm.compiler.graph.serialize import structural_hash
 from tunefarm.compiler.pipeline import Compiled
 from tunefarm.compiler.plan.decisions.graph_plan import GraphPlan
-from tunefarm.compiler.runtime.artefact.artefact import save
 from tunefarm.compiler.runtime.artefact.file_header import digest_of
+from tunefarm.compiler.runtime.artefact.write_artefact import save
 from tunefarm.compiler.runtime.machine.check_target import platform_of
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.runtime.spec.guards import SizeGuard, sizes_text

@@ -24,7 +24,7 @@ from tunefarm.compiler.errors import MeasureError, TunefarmError
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
-from tunefarm.compiler.runtime.artefact import artefact
+from tunefarm.compiler.runtime.artefact import write_artefact
 from tunefarm.compiler.runtime.artefact.seal import code_digest
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
@@ -342,5 +342,5 @@ def compare_artefacts(models: Sequence[bytes], seconds: float, near: bool) -> Mo
 def _bytes_of(spec: ExecutableSpec) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model.tuned")
-        artefact.save(spec, path)
+        write_artefact.save(spec, path)
         return path.read_bytes()

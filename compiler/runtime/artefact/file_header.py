@@ -16,6 +16,11 @@ from tunefarm.compiler.types.frozen import frozen
 from tunefarm.configs.files import open_regular
 
 FORMAT = 8
+REPACKED = 7
+PROGRAMS = 6
+LADDER = 5
+TWO_VARIANTS = 4
+OLDEST_FORMAT = 3
 """Format 1 had one variant, format 2 no seal, format 3 no buffers within inputs and outputs, format
 4 no more than two variants, format 5 no variants but fallbacks of one, no dynamic shapes, no lists,
 no functions and no branches, format 6 no repacked constants and no parents, format 7 no CRC-32 of

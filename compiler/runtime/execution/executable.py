@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 
 from tunefarm.compiler.errors import ArtefactError, InputError
-from tunefarm.compiler.runtime.artefact import artefact
+from tunefarm.compiler.runtime.artefact import artefact, write_artefact
 from tunefarm.compiler.runtime.artefact.seal import code_digest
 from tunefarm.compiler.runtime.execution.frame import BoundRun, Frame
 from tunefarm.compiler.runtime.execution.loaded_program import (
@@ -561,9 +561,9 @@ class Executable:
         return Executable(specs[0], self.threads, specs[1:])
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the programs that are loaded to `path`, see `runtime.artefact.artefact.save`."""
+        """Write the programs that are loaded to `path`, as `write_artefact.save` does."""
         self.check_constants()
-        artefact.save(self.spec, path, [program.spec for program in self._programs[1:]])
+        write_artefact.save(self.spec, path, [program.spec for program in self._programs[1:]])
 
 
 def load(

@@ -17,8 +17,10 @@ from tunefarm.compiler.runtime.spec.executable_spec import (
     LoopStep,
     Place,
     dense_places,
+    made_for,
     report_bytes,
 )
+from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.open_axes import bound_shape, places_of
 from tunefarm.compiler.types.tensor_type import TensorType
 from tunefarm.compiler.types.verify_signature import signature_problem
@@ -261,3 +263,39 @@ class _LoopRules:
             if location is not None and (room is None or room < bytes):
                 return f"{location} has no {bytes} bytes"
         return ""
+
+
+def verify_programs(programs: Sequence[ExecutableSpec]) -> None:
+    """Raise `VerifyError` unless the programs are of one model, in order, and each can be reached.
+
+    All have the same inputs and outputs, but for their extents and the ranks of outputs; fallbacks
+    follow the others; no two are for the same CPU and sizes.
+    """
+    problem = _programs_problem(programs)
+    if problem:
+        raise VerifyError(f"executable {programs[0].name}: {problem}")
+
+
+def _programs_problem(programs: Sequence[ExecutableSpec]) -> str:
+    kinds = [program.fallback for program in programs]
+    if kinds != sorted(kinds):
+        return "its programs are not in order"
+    first = programs[0]
+    for program in programs[1:]:
+        if _ports(program) != _ports(first):
+            return "its programs have not the same inputs and outputs"
+        if program.structure != first.structure:
+            return "its programs have not the same lists and optionals"
+    for number, program in enumerate(programs):
+        for other in programs[:number]:
+            if made_for(other) != made_for(program):
+                continue
+            if not (other.guards and program.guards) or other.guards == program.guards:
+                return f"two programs are for {program.target.cpu} and the same sizes"
+    return ""
+
+
+def _ports(program: ExecutableSpec) -> tuple[list[tuple[str, DType, int]], list[tuple[str, DType]]]:
+    signature = program.signature
+    ranked = [(port.name, port.dtype, len(port.shape)) for port in signature.inputs]
+    return ranked, [(port.name, port.dtype) for port in signature.outputs]

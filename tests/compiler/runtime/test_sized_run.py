@@ -31,7 +31,7 @@ from tests.compiler.runtime.sized_graphs import (
 )
 from tunefarm import compiler
 from tunefarm.compiler.errors import ArtefactError, InputError
-from tunefarm.compiler.runtime.artefact import artefact
+from tunefarm.compiler.runtime.artefact import file_header
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.spec.buffers import address_of
 from tunefarm.measure.sandbox.guarded import GuardedBuffer
@@ -245,7 +245,7 @@ def test_saved_model_has_its_signature(rows: Executable, tmp_path: Path) -> None
     rows.save(tmp_path / "rows.tuned")
     loaded = compiler.load(tmp_path / "rows.tuned")
     assert loaded.signature == rows.signature
-    assert (tmp_path / "rows.tuned").read_bytes()[8] == artefact.PROGRAMS
+    assert (tmp_path / "rows.tuned").read_bytes()[8] == file_header.PROGRAMS
     assert "x: f32[batch:1..4, length:0..7, 5]" in repr(loaded)
     x = drawn(2, 3, WIDTH)
     check_rows(loaded.run({"x": x}), x)

@@ -25,7 +25,7 @@ from tunefarm import compiler
 from tunefarm.compiler.errors import ArtefactError, VerifyError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.graph.ir import Graph
-from tunefarm.compiler.runtime.artefact import artefact
+from tunefarm.compiler.runtime.artefact import artefact, file_header, write_artefact
 from tunefarm.compiler.runtime.artefact.file_header import FORMAT
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.spec.buffers import address_of
@@ -59,7 +59,7 @@ def _if_model() -> onnx.ModelProto:
 def test_a_file_with_branches_is_none_for_versions_that_would_run_both(tmp_path: Path) -> None:
     executable = compiler.build(import_model_proto(_if_model()))
     executable.save(tmp_path / "choice.tuned")
-    assert (tmp_path / "choice.tuned").read_bytes()[8] == artefact.PROGRAMS
+    assert (tmp_path / "choice.tuned").read_bytes()[8] == file_header.PROGRAMS
     loaded = compiler.load(tmp_path / "choice.tuned")
     x = np.linspace(-1, 1, 4, dtype=np.float32)
     for which, function in ((True, np.exp), (False, np.tanh)):
@@ -77,7 +77,7 @@ def _two_constants() -> Graph:
 @pytest.fixture
 def path(spec: ExecutableSpec, tmp_path: Path) -> Path:
     path = tmp_path / "chain.tuned"
-    artefact.save(spec, path)
+    write_artefact.save(spec, path)
     return path
 
 
@@ -197,14 +197,14 @@ def test_missing_cpu_feature_is_refused_before_any_code_is_loaded(
 ) -> None:
     target = host_target()
     needs = replace(target, features=(*target.features, "avx1024f"))
-    artefact.save(sealed(replace(spec, target=needs)), path)
+    write_artefact.save(sealed(replace(spec, target=needs)), path)
     with pytest.raises(ArtefactError, match=r"needs CPU features that this .* lacks: avx1024f"):
         compiler.load(path)
 
 
 def test_other_architecture_is_refused(spec: ExecutableSpec, path: Path) -> None:
     target = replace(host_target(), triple="riscv64-unknown-linux-gnu")
-    artefact.save(sealed(replace(spec, target=target)), path)
+    write_artefact.save(sealed(replace(spec, target=target)), path)
     with pytest.raises(ArtefactError, match="built for riscv64 linux, this machine is"):
         compiler.load(path)
 
@@ -342,9 +342,9 @@ def test_entry_that_was_made_for_another_spec_is_not_saved(
     spec: ExecutableSpec, tmp_path: Path
 ) -> None:
     with pytest.raises(VerifyError, match="holds the seal of another one"):
-        artefact.save(replace(spec, arena_bytes=spec.arena_bytes + 64), tmp_path / "x.tuned")
+        write_artefact.save(replace(spec, arena_bytes=spec.arena_bytes + 64), tmp_path / "x.tuned")
     with pytest.raises(VerifyError, match=r"two programs are for .* and the same sizes"):
-        artefact.save(spec, tmp_path / "x.tuned", others=[spec])
+        write_artefact.save(spec, tmp_path / "x.tuned", others=[spec])
     assert not list(tmp_path.iterdir())
 
 
@@ -382,7 +382,7 @@ def two_variants(spec: ExecutableSpec, tmp_path: Path) -> Path:
     needs = replace(target, features=(*target.features, "avx1024f"))
     path = tmp_path / "two.tuned"
     fallback = sealed(replace(spec, fallback=True))
-    artefact.save(sealed(replace(spec, target=needs)), path, [fallback])
+    write_artefact.save(sealed(replace(spec, target=needs)), path, [fallback])
     return path
 
 
@@ -400,7 +400,7 @@ def test_the_first_variant_is_preferred_and_the_fallback_may_be_asked_for(
 ) -> None:
     portable = sealed(replace(spec, target=baseline_target(spec.target), fallback=True))
     path = tmp_path / "two.tuned"
-    artefact.save(spec, path, others=[portable])
+    write_artefact.save(spec, path, others=[portable])
     assert compiler.load(path).spec.target == spec.target
     assert compiler.load(path, fallback=True).spec.target == portable.target
 
@@ -412,12 +412,12 @@ def test_the_fastest_variant_that_runs_here_is_taken(spec: ExecutableSpec, tmp_p
     less = replace(here, features=(*here.features, "avx1023f"))
     targets = (less, here, baseline_target(here))
     fallbacks = [sealed(replace(spec, target=target, fallback=True)) for target in targets]
-    artefact.save(sealed(replace(spec, target=newer)), path, fallbacks)
+    write_artefact.save(sealed(replace(spec, target=newer)), path, fallbacks)
     assert compiler.load(path).spec.target == here
     assert compiler.load(path, fallback=True).spec.target == baseline_target(here)
-    assert struct.unpack_from("<I", path.read_bytes(), 8) == (artefact.LADDER,)
-    artefact.save(sealed(replace(spec, target=newer)), path, fallbacks[:1])
-    assert struct.unpack_from("<I", path.read_bytes(), 8) == (artefact.TWO_VARIANTS,)
+    assert struct.unpack_from("<I", path.read_bytes(), 8) == (file_header.LADDER,)
+    write_artefact.save(sealed(replace(spec, target=newer)), path, fallbacks[:1])
+    assert struct.unpack_from("<I", path.read_bytes(), 8) == (file_header.TWO_VARIANTS,)
     with pytest.raises(ArtefactError, match=r"no program for .* needs avx1024f; .* needs avx1023f"):
         compiler.load(path)
 
@@ -459,7 +459,7 @@ def test_damage_in_the_variant_that_is_not_used_is_noticed(
     target = baseline_target(spec.target)
     portable = sealed(replace(chain_spec(WEIGHT + 1), target=target, fallback=True))
     path = tmp_path / "two.tuned"
-    artefact.save(spec, path, others=[portable])
+    write_artefact.save(spec, path, others=[portable])
     contents = bytearray(path.read_bytes())
     contents[-1] ^= 1
     path.write_bytes(contents)
@@ -477,14 +477,14 @@ def test_failed_save_leaves_the_old_file_and_no_other(
 
     monkeypatch.setattr(os, "fsync", no_space)
     with pytest.raises(ArtefactError, match=r"cannot write .*chain.tuned: No space left"):
-        artefact.save(chain_spec(WEIGHT + 1), path)
+        write_artefact.save(chain_spec(WEIGHT + 1), path)
     assert path.read_bytes() == before
     assert os.listdir(path.parent) == [path.name]
 
 
 def test_save_into_a_missing_folder_is_refused(spec: ExecutableSpec, tmp_path: Path) -> None:
     with pytest.raises(ArtefactError, match="cannot write"):
-        artefact.save(spec, tmp_path / "missing" / "x.tuned")
+        write_artefact.save(spec, tmp_path / "missing" / "x.tuned")
 
 
 def test_loading_needs_numpy_and_llvmlite_only(path: Path) -> None:

@@ -14,7 +14,7 @@ from tests.compiler.runtime.edited_artefacts import rewrite_manifest
 from tests.compiler.runtime.hand_kernels import COUNT, chain_spec, sealed
 from tunefarm import compiler
 from tunefarm.compiler.errors import ArtefactError
-from tunefarm.compiler.runtime.artefact import artefact, constants_check
+from tunefarm.compiler.runtime.artefact import artefact, constants_check, file_header
 from tunefarm.compiler.runtime.artefact.constants_check import ConstantsCheck, large_constants
 from tunefarm.compiler.runtime.artefact.file_header import FORMAT
 from tunefarm.compiler.runtime.artefact.seal import part_digests
@@ -87,7 +87,7 @@ def test_weights_are_held_against_the_crc_32_of_the_manifest(path: Path, number:
 def test_files_without_a_crc_32_are_held_against_their_sha_256(damaged: Path) -> None:
     rewrite_manifest(damaged, lambda manifest: manifest["parts"][-1].pop())
     content = bytearray(damaged.read_bytes())
-    content[8] = artefact.TWO_VARIANTS
+    content[8] = file_header.TWO_VARIANTS
     damaged.write_bytes(content)
     model = compiler.load(damaged)
     with pytest.raises(ArtefactError, match="damaged: part"):

@@ -19,7 +19,7 @@ from tests.compiler.runtime.hand_kernels import COUNT, chain_spec, sealed
 from tunefarm import compiler
 from tunefarm.compiler.errors import ArtefactError
 from tunefarm.compiler.loops.constant_layout import ConstantLayout
-from tunefarm.compiler.runtime.artefact import artefact
+from tunefarm.compiler.runtime.artefact import artefact, file_header, write_artefact
 from tunefarm.compiler.runtime.artefact.file_header import digest_of, lineage_of
 from tunefarm.compiler.runtime.artefact.manifest import (
     Part,
@@ -115,17 +115,17 @@ def with_constant(
 def path(tmp_path: Path) -> Path:
     """A model for a CPU that nobody has, and for this one, whose constant is made of that's."""
     better, here = with_constant(LAST, "better", "avx1024f"), with_constant(FIRST, "here")
-    artefact.save(better, tmp_path / "two.tuned", [here])
+    write_artefact.save(better, tmp_path / "two.tuned", [here])
     return tmp_path / "two.tuned"
 
 
 def test_a_constant_of_another_target_is_stored_once(path: Path, tmp_path: Path) -> None:
-    assert path.read_bytes()[8] == artefact.REPACKED
+    assert path.read_bytes()[8] == file_header.REPACKED
     (loaded,) = artefact.read_programs(path)
     np.testing.assert_array_equal(loaded.constants[-1], packed(NUMBERS, FIRST))
     assert not loaded.constants[-1].flags.writeable
     alone = tmp_path / "alone.tuned"
-    artefact.save(with_constant(FIRST, "here"), alone)
+    write_artefact.save(with_constant(FIRST, "here"), alone)
     assert path.stat().st_size < alone.stat().st_size + NUMBERS.nbytes // 2
     compiler.load(path).save(tmp_path / "again.tuned")
     assert (tmp_path / "again.tuned").read_bytes() == alone.read_bytes()
@@ -136,7 +136,7 @@ def test_constants_of_another_target_lie_one_behind_the_other(tmp_path: Path) ->
     numbers = [NUMBERS, NUMBERS + 1, NUMBERS + 2]
     better = with_constant(LAST, "better", "avx1024f", numbers=numbers)
     here = with_constant(FIRST, "here", numbers=numbers)
-    artefact.save(better, tmp_path / "two.tuned", [here])
+    write_artefact.save(better, tmp_path / "two.tuned", [here])
     (loaded,) = artefact.read_programs(tmp_path / "two.tuned")
     found = loaded.constants[-len(numbers) :]
     for array, each in zip(found, numbers, strict=True):
@@ -158,8 +158,8 @@ def test_contents_are_those_of_all_variants(path: Path) -> None:
 
 def test_a_fallback_alone_is_stored_as_older_versions_read_it(tmp_path: Path) -> None:
     spec, other = with_constant(LAST, "here"), with_constant(FIRST, "lesser")
-    artefact.save(spec, tmp_path / "f.tuned", [sealed(replace(other, fallback=True))])
-    assert (tmp_path / "f.tuned").read_bytes()[8] == artefact.TWO_VARIANTS
+    write_artefact.save(spec, tmp_path / "f.tuned", [sealed(replace(other, fallback=True))])
+    assert (tmp_path / "f.tuned").read_bytes()[8] == file_header.TWO_VARIANTS
 
 
 def repacking(manifest: dict[str, Any]) -> list[Any]:

@@ -25,7 +25,7 @@ from tunefarm.compiler import CFunction, load, register_function, unregister_fun
 from tunefarm.compiler.errors import ArtefactError, FunctionError, VerifyError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.pipeline import compile_model
-from tunefarm.compiler.runtime.artefact import artefact
+from tunefarm.compiler.runtime.artefact import write_artefact
 from tunefarm.compiler.runtime.c_library.export_c import export_library
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.spec.executable_spec import FunctionStep
@@ -268,7 +268,7 @@ def test_artefacts_of_several_programs_list_functions_and_refuse_others(tmp_path
         graph = import_model_proto(proto, shapes={"n": (f"{low}..{high}",)})
         specs.append(compile_model(graph, guards=[SizeGuard("n", "x", 1, low, high)]).spec)
     path = tmp_path / "sizes.tuned"
-    artefact.save(specs[0], path, specs[1:])
+    write_artefact.save(specs[0], path, specs[1:])
     executable = load(path)
     for size in (1, 4, 5, 9):
         x = drawn((2, size))

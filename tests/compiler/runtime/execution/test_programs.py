@@ -30,7 +30,7 @@ from tunefarm import compiler
 from tunefarm.compiler.errors import ArtefactError, InputError, VerifyError
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.pipeline import compile_model
-from tunefarm.compiler.runtime.artefact import artefact
+from tunefarm.compiler.runtime.artefact import file_header, write_artefact
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.execution.loaded_program import LoadedProgram, SharedKernels
 from tunefarm.compiler.runtime.sizes.model_ports import ModelPorts
@@ -65,7 +65,7 @@ def specs() -> list[ExecutableSpec]:
 @pytest.fixture
 def path(specs: list[ExecutableSpec], tmp_path: Path) -> Path:
     path = tmp_path / "sizes.tuned"
-    artefact.save(specs[0], path, specs[1:])
+    write_artefact.save(specs[0], path, specs[1:])
     return path
 
 
@@ -108,7 +108,7 @@ def test_programs_are_tried_in_order_so_that_buckets_may_overlap(tmp_path: Path)
     small = built(4)
     wide = replace(built(16), guards=(SizeGuard("batch", "x0", 0, 1, 16),))
     path = tmp_path / "buckets.tuned"
-    artefact.save(small, path, [sealed(wide)])
+    write_artefact.save(small, path, [sealed(wide)])
     loaded = compiler.load(path)
     assert len(loaded.programs) > 1
     assert loaded.program_for_shapes({"x0": (4, 64)}).spec.guards == small.guards
@@ -203,7 +203,7 @@ def test_sizes_that_each_program_computes_itself_are_told(tmp_path: Path) -> Non
         for most in (7, 4)
     ]
     path = tmp_path / "counted.tuned"
-    artefact.save(specs[0], path, specs[1:])
+    write_artefact.save(specs[0], path, specs[1:])
     loaded = compiler.load(path)
     for most, count in ((7, 3), (4, 4), (7, 7), (4, 0)):
         x = np.full(most + 1, 2.0, np.float32)
@@ -230,7 +230,7 @@ def test_sizes_that_elements_say_are_those_of_the_program_that_runs() -> None:
 
 def test_sizes_decide_how_many_axes_outputs_have(tmp_path: Path) -> None:
     specs = squeezed_programs()
-    artefact.save(specs[0], tmp_path / "ranks.tuned", specs[1:])
+    write_artefact.save(specs[0], tmp_path / "ranks.tuned", specs[1:])
     loaded = compiler.load(tmp_path / "ranks.tuned")
     session, theirs = InferenceSession(tmp_path / "ranks.tuned"), exact_session(squeezed_model())
     shapes = [[port.shape for port in each.get_outputs()] for each in (session, theirs)]
@@ -278,7 +278,7 @@ def test_each_target_has_all_sizes(tmp_path: Path) -> None:
         *(built(rows, baseline_target(host), fallback=True) for rows in (1, 4)),
     ]
     path = tmp_path / "both.tuned"
-    artefact.save(programs[0], path, programs[1:])
+    write_artefact.save(programs[0], path, programs[1:])
     for fallback, target in ((False, host), (True, baseline_target(host))):
         loaded = compiler.load(path, fallback=fallback)
         assert len(loaded.programs) > 1
@@ -296,7 +296,7 @@ def test_constants_that_programs_share_are_stored_once(
 ) -> None:
     distinct = {digest: size for spec in specs for digest, size in _constants(spec)}
     alone = tmp_path / "alone.tuned"
-    artefact.save(specs[0], alone)
+    write_artefact.save(specs[0], alone)
     constants = sum(array.nbytes for spec in specs for array in spec.constants)
     code = sum(len(part.code) for spec in specs for part in spec.objects)
     assert path.stat().st_size < sum(distinct.values()) + code + 40_000
@@ -311,13 +311,13 @@ def _constants(spec: ExecutableSpec) -> list[tuple[str, int]]:
 def test_a_file_of_one_program_for_each_cpu_has_the_format_that_has_such(
     path: Path, specs: list[ExecutableSpec], tmp_path: Path
 ) -> None:
-    assert _format(path) == artefact.PROGRAMS
+    assert _format(path) == file_header.PROGRAMS
     plain = tmp_path / "plain.tuned"
-    artefact.save(sealed(replace(specs[0], guards=())), plain)
-    assert _format(plain) == artefact.TWO_VARIANTS
+    write_artefact.save(sealed(replace(specs[0], guards=())), plain)
+    assert _format(plain) == file_header.TWO_VARIANTS
     baseline = compile_model(model(1), target=baseline_target(host_target())).spec
-    artefact.save(sealed(replace(specs[0], guards=())), plain, [baseline])
-    assert _format(plain) == artefact.REPACKED  # with constants that are repacked
+    write_artefact.save(sealed(replace(specs[0], guards=())), plain, [baseline])
+    assert _format(plain) == file_header.REPACKED  # with constants that are repacked
     assert compiler.load(plain).spec.target == host_target()
 
 
@@ -376,5 +376,5 @@ def test_programs_of_different_models_are_refused(tmp_path: Path) -> None:
     maker = GraphMaker()
     other = compile_model(maker.graph(maker.node("exp", maker.input(4, 64)))).spec
     with pytest.raises(VerifyError, match="not the same inputs and outputs"):
-        artefact.save(built(1), tmp_path / "x.tuned", [other])
+        write_artefact.save(built(1), tmp_path / "x.tuned", [other])
     assert not list(tmp_path.iterdir())
