@@ -488,24 +488,14 @@ class Finalists:
     ) -> MeasureRequest:
         self.measured += len(numbers)
         self.number += 1
-        schedules = [final.lineup.contenders[number].trial.schedule for number in numbers]
+        schedules = (final.lineup.contenders[number].trial.schedule for number in numbers)
         longest = TIMING_SHARE * options.get("run_timeout", math.inf)
-        request = MeasureRequest(
-            request_id=f"{self._job[:16]}{FINAL}{self.number}",
-            kernel=final.task.kernel_json,
-            workload_key=final.task.key.workload,
-            schedule=schedules[0],
-            threads=final.task.key.threads,
-            options={
-                **options,
-                **final.task.cache_state,
-                "max_seconds": min(SLICE_SECONDS * len(numbers), longest),
-            },
-            rivals=tuple(schedules[1:]),
-            seed=self._seed + self.number,
-            placements=final.task.timed_at,
-            target=final.task.key.target,
-            numerics=final.task.key.numerics,
+        seconds = min(SLICE_SECONDS * len(numbers), longest)
+        request = final.task.request(
+            f"{self._job[:16]}{FINAL}{self.number}",
+            schedules,
+            {**options, "max_seconds": seconds},
+            self._seed + self.number,
         )
         self._pending[request.request_id] = final, numbers, self._clock()
         final.under_way += 1

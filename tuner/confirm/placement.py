@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from itertools import accumulate
 from statistics import mean
 
@@ -31,33 +32,26 @@ from tunefarm.db.records import TaskKey
 from tunefarm.db.store import Store
 from tunefarm.measure.compare import LogRatio, pair_of
 from tunefarm.measure.farm.runner import Runner
-from tunefarm.measure.measurement import MeasureRequest, Status
+from tunefarm.measure.measurement import MeasureRequest, MeasureResult
 from tunefarm.measure.placement import Placement, buffer_sizes
-from tunefarm.tuner.confirm.finalists import POLL_SECONDS, Settled
+from tunefarm.tuner.confirm.finalists import Settled
 from tunefarm.tuner.reports.report import KEY_CHARACTERS, TaskStatus
+from tunefarm.tuner.search.measuring import SideMeasurements
 from tunefarm.tuner.search.tasks import TuningTask
 
 MOVES = 0.03  # a kernel that changes by less, beyond doubt, is not worth a word
 SAMPLES = 28  # of each side
-REQUEST_SECONDS = 1.0  # of one request, building included, roughly
 _PAGE = 4096  # bytes of the arena of which one use is kept
 _SHIFT = 4096 + 7 * 64  # bytes by which each buffer is moved more than the one before
 
 
-class PlacementCheck:
+class PlacementCheck(SideMeasurements[Settled]):
     """Measures winners at two placements each; `stop` ends it early."""
 
     def __init__(self, store: Store, *, job: str, seed: int) -> None:
+        super().__init__(job, "placement", seed)
         self.ratios: dict[TaskKey, LogRatio] = {}  # time where it was searched over time elsewhere
         self._store = store
-        self._job = job
-        self._seed = seed
-        self._number = 0
-        self._stopped = False
-
-    def stop(self) -> None:
-        """Submit nothing more; safe to call from a signal handler."""
-        self._stopped = True
 
     def run(
         self,
@@ -68,48 +62,24 @@ class PlacementCheck:
     ) -> None:
         """Measure the winner of each task, the costliest first, while there is time.
 
-        `out_of_time` tells whether so many seconds from now is too late. What fails or scatters
-        here is left out.
+        `out_of_time` tells whether so many seconds from now is too late.
         """
         options = {**timing, "samples": SAMPLES}
-        waiting = iter(sorted(settled, key=_costliest_first))
-        pending: dict[str, TaskKey] = {}
-        while not out_of_time(0.0):
-            while (
-                len(pending) < runner.capacity
-                and not (self._stopped or out_of_time(REQUEST_SECONDS))
-                and (following := next(waiting, None)) is not None
-            ):
-                request = self._request(following, options)
-                pending[request.request_id] = following.task.key
-                runner.submit(request)
-            if not pending:
-                break
-            for result in runner.results(POLL_SECONDS):
-                key = pending.pop(result.request_id, None)
-                pair = pair_of(result)
-                if key is not None and pair is not None and result.status is Status.OK:
-                    self.ratios[key] = pair
+        self._measure(sorted(settled, key=_costliest_first), runner, options, out_of_time)
+
+    def _take(self, settled: Settled, result: MeasureResult) -> None:
+        pair = pair_of(result)
+        if pair is not None:
+            self.ratios[settled.task.key] = pair
 
     def _request(self, settled: Settled, options: Mapping[str, float | int]) -> MeasureRequest:
         task = settled.task
         trial = queries.trial_of(self._store, settled.best)
         assert trial is not None, "its finalists have just met"
-        schedule = trial.schedule
-        self._number += 1
-        return MeasureRequest(
-            request_id=f"{self._job[:16]}-placement-{self._number}",
-            kernel=task.kernel_json,
-            workload_key=task.key.workload,
-            schedule=schedule,
-            threads=task.key.threads,
-            options={**options, **task.cache_state},
-            rivals=(schedule,),
-            seed=self._seed + self._number,
-            placements=tuple(placement.to_json() for placement in two_placements(task)),
-            target=task.key.target,
-            numerics=task.key.numerics,
-        )
+        name, seed = self._next()
+        request = task.request(name, [trial.schedule, trial.schedule], options, seed)
+        places = tuple(placement.to_json() for placement in two_placements(task))
+        return replace(request, placements=places)
 
 
 def _costliest_first(settled: Settled) -> float:

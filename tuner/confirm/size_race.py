@@ -23,9 +23,9 @@ from tunefarm.compiler.target import Target
 from tunefarm.db import queries
 from tunefarm.db.store import Store
 from tunefarm.measure.farm.runner import Runner
-from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
+from tunefarm.measure.measurement import MeasureRequest, MeasureResult
 from tunefarm.tuner.building.size_plan import range_programs
-from tunefarm.tuner.confirm.finalists import POLL_SECONDS, Settled
+from tunefarm.tuner.confirm.finalists import Settled
 from tunefarm.tuner.confirm.latency import (
     COMPARISON,
     Agree,
@@ -35,29 +35,22 @@ from tunefarm.tuner.confirm.latency import (
 )
 from tunefarm.tuner.confirm.whole_model import ModelBuilds
 from tunefarm.tuner.records.size_ranges import Ratio, SizePlan, SizePoint, SizeRange, cover, merged
+from tunefarm.tuner.search.measuring import SideMeasurements
 from tunefarm.tuner.search.tasks import Planned, TuningTask
 
 CONTENDERS = 6
 SAMPLES = 10
 LEAST_GAIN = 0.03  # of all kernels together, for which sizes get schedules of their own
-REQUEST_SECONDS = 1.0  # of one request, building included, roughly
 
 
-class SizeRace:
+class SizeRace(SideMeasurements[tuple[str, int]]):
     """Times the fastest schedules of the tasks at each point; `stop` ends it early."""
 
     def __init__(self, points: Sequence[SizePoint], *, job: str, seed: int) -> None:
+        super().__init__(job, "sizes", seed)
         self._points = points
-        self._job = job
-        self._seed = seed
-        self._stopped = False
-        self._number = 0
         self._times: dict[tuple[str, int], dict[str, float]] = {}  # by workload and point
         self._tasks: dict[str, tuple[TuningTask, dict[str, Planned]]] = {}
-
-    def stop(self) -> None:
-        """Submit nothing more; safe to call from a signal handler."""
-        self._stopped = True
 
     def run(
         self,
@@ -70,7 +63,7 @@ class SizeRace:
         """Measure, the costliest kernels first, while there is time.
 
         `applied` are the hashes of the schedules that are applied, by workload; `out_of_time` tells
-        whether so many seconds from now is too late. What fails or scatters is left out.
+        whether so many seconds from now is too late.
         """
         sized = [task for task in tasks if greatest_sizes(task.kernel) and not task.sizes]
         sized.sort(key=_cost, reverse=True)
@@ -80,45 +73,21 @@ class SizeRace:
             found = contenders(task, others, applied)
             if len(found) > 1:
                 self._tasks[key] = task, found
-        waiting = iter([(key, place) for key in self._tasks for place in range(len(self._points))])
-        options = {**timing, "samples": SAMPLES}
-        pending: dict[str, tuple[str, int]] = {}
-        while not out_of_time(0.0):
-            while (
-                len(pending) < runner.capacity
-                and not (self._stopped or out_of_time(REQUEST_SECONDS))
-                and (following := next(waiting, None)) is not None
-            ):
-                request = self._request(*following, options)
-                pending[request.request_id] = following
-                runner.submit(request)
-            if not pending:
-                break
-            for result in runner.results(POLL_SECONDS):
-                where = pending.pop(result.request_id, None)
-                if where is not None and result.status is Status.OK:
-                    self._times[where] = _medians(result, list(self._tasks[where[0]][1]))
+        places = [(key, place) for key in self._tasks for place in range(len(self._points))]
+        self._measure(places, runner, {**timing, "samples": SAMPLES}, out_of_time)
+
+    def _take(self, where: tuple[str, int], result: MeasureResult) -> None:
+        self._times[where] = _medians(result, list(self._tasks[where[0]][1]))
 
     def _request(
-        self, workload: str, place: int, options: Mapping[str, float | int]
+        self, where: tuple[str, int], options: Mapping[str, float | int]
     ) -> MeasureRequest:
+        workload, place = where
         task, racing = self._tasks[workload]
-        first, *others = (planned.schedule for planned in racing.values())
-        self._number += 1
-        return MeasureRequest(
-            request_id=f"{self._job[:16]}-sizes-{self._number}",
-            kernel=task.kernel_json,
-            workload_key=workload,
-            schedule=first,
-            threads=task.key.threads,
-            options={**options, **task.cache_state},
-            rivals=tuple(others),
-            seed=self._seed + self._number,
-            placements=task.timed_at,
-            target=task.key.target,
-            numerics=task.key.numerics,
-            sizes=self._points[place].sizes,
-        )
+        name, seed = self._next()
+        schedules = (planned.schedule for planned in racing.values())
+        request = task.request(name, schedules, options, seed)
+        return replace(request, sizes=self._points[place].sizes)
 
     def plan(self) -> SizePlan | None:
         """What the measurements come to; None where nothing was measured at every point."""

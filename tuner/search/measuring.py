@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from typing import Generic, TypeVar
 
 from tunefarm.compiler.target import Target
 from tunefarm.configs.settings import Settings
@@ -12,8 +14,11 @@ from tunefarm.measure.farm.make_runner import create_runner
 from tunefarm.measure.farm.runner import Runner, RunnerOptions, ServesTargets
 from tunefarm.measure.farm.slots import plan_slots
 from tunefarm.measure.machine import on_cores
+from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
 from tunefarm.measure.worker.timer import FEWEST, MORE_ROUNDS, TimingOptions
 from tunefarm.tuner.from_settings import targets_of
+
+Item = TypeVar("Item")
 
 TIMING_SHARE = 0.5  # of what a run may take; the rest is for its check
 
@@ -44,6 +49,65 @@ def capacities_of(runner: Runner) -> Callable[[], Mapping[str, int]] | None:
     """What tells how much a runner can do for each target, by its key, as nodes come and go; None
     where it makes no difference."""
     return (lambda: runner.capacities) if isinstance(runner, ServesTargets) else None
+
+
+REQUEST_SECONDS = 1.0  # of one request, building included, roughly
+_POLL_SECONDS = 0.25  # longest wait for results, so that an interrupt is noticed soon
+
+
+class SideMeasurements(ABC, Generic[Item]):
+    """Measurements that a job makes while there is time, next to its search; `stop` ends it early.
+
+    What fails or scatters is left out.
+    """
+
+    def __init__(self, job: str, what: str, seed: int) -> None:
+        self._name, self._seed = f"{job[:16]}-{what}", seed
+        self._number = 0
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Submit nothing more; safe to call from a signal handler."""
+        self._stopped = True
+
+    def _next(self) -> tuple[str, int]:
+        """The id and the seed of one more request."""
+        self._number += 1
+        return f"{self._name}-{self._number}", self._seed + self._number
+
+    @abstractmethod
+    def _request(self, item: Item, options: Mapping[str, float | int]) -> MeasureRequest:
+        """What to measure of an item."""
+
+    @abstractmethod
+    def _take(self, item: Item, result: MeasureResult) -> None:
+        """Keep what was measured."""
+
+    def _measure(
+        self,
+        items: Iterable[Item],
+        runner: Runner,
+        options: Mapping[str, float | int],
+        out_of_time: Callable[[float], bool],
+    ) -> None:
+        """Measure the items in their order; `out_of_time` tells whether so many seconds from now
+        is too late."""
+        waiting, pending = iter(items), dict[str, Item]()
+        while not out_of_time(0.0):
+            while (
+                len(pending) < runner.capacity
+                and not (self._stopped or out_of_time(REQUEST_SECONDS))
+                and (following := next(waiting, None)) is not None
+            ):
+                request = self._request(following, options)
+                pending[request.request_id] = following
+                runner.submit(request)
+            if not pending:
+                break
+            for result in runner.results(_POLL_SECONDS):
+                item = pending.pop(result.request_id, None)
+                if item is not None and result.status is Status.OK:
+                    self._take(item, result)
 
 
 def timing_options(settings: Settings) -> dict[str, float | int]:

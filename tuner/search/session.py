@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from tunefarm.compiler.errors import MeasureError
 from tunefarm.compiler.schedule.space import Candidate
@@ -83,24 +82,11 @@ class Work:
         self, request_id: str, timing: Mapping[str, float | int], seed: int
     ) -> MeasureRequest:
         """What a runner is asked for; a new schedule may be given up when it is clearly slower."""
-        task, options = self.task, {**timing, **self.task.cache_state}
-        rivals: tuple[list[Any], ...] = ()
+        schedules, options = [self.planned.schedule], dict(timing)
         if self.reference is not None:
-            rivals = (task.plans[self.reference].schedule,)
+            schedules.append(self.task.plans[self.reference].schedule)
             options["give_up"] = int(not self.again)
-        return MeasureRequest(
-            request_id=request_id,
-            kernel=task.kernel_json,
-            workload_key=task.key.workload,
-            schedule=self.planned.schedule,
-            threads=task.key.threads,
-            options=options,
-            rivals=rivals,
-            seed=seed,
-            placements=task.timed_at,
-            target=task.key.target,
-            numerics=task.key.numerics,
-        )
+        return self.task.request(request_id, schedules, options, seed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from tunefarm.compiler.schedule.space import Candidate, ScheduleSpace
 from tunefarm.compiler.target import Target
 from tunefarm.db.records import BestRecord, TaskKey, TrialRecord, hash_json
 from tunefarm.measure.compare import ALONE_DEVIATION, LogRatio
-from tunefarm.measure.measurement import LOST_TO_NOISE, Status
+from tunefarm.measure.measurement import LOST_TO_NOISE, MeasureRequest, Status
 from tunefarm.measure.placement import Placement
 from tunefarm.tuner.model.cost_model import Outcome, TrainingData
 from tunefarm.tuner.model.features import FeatureExtractor, FeatureMatrix
@@ -367,6 +367,29 @@ class TuningTask:
     def timed_at(self) -> tuple[list[int], ...]:
         """The placements of a request: that of the first call, none where it is not known."""
         return tuple(placement.to_json() for placement in self.placements[:1])
+
+    def request(
+        self,
+        request_id: str,
+        schedules: Iterable[list[Any]],
+        options: Mapping[str, float | int],
+        seed: int,
+    ) -> MeasureRequest:
+        """What a runner is asked for: the first of some schedules, timed next to the others."""
+        first, *rivals = schedules
+        return MeasureRequest(
+            request_id=request_id,
+            kernel=self.kernel_json,
+            workload_key=self.key.workload,
+            schedule=first,
+            threads=self.key.threads,
+            options={**options, **self.cache_state},
+            rivals=tuple(rivals),
+            seed=seed,
+            placements=self.timed_at,
+            target=self.key.target,
+            numerics=self.key.numerics,
+        )
 
     def plan(self, candidate: Candidate) -> Planned:
         """The candidate's schedule."""
