@@ -18,6 +18,7 @@ from tunefarm.compiler.frontend.data_sizes import (
     with_axis,
 )
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.numbers import Numbers
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.moves import compacted as in_order
 from tunefarm.compiler.frontend.operators.moves import in_one_piece
@@ -190,9 +191,9 @@ def _scattered(graph: GraphBuilder, places: Value, count: int) -> Value:
 class _Boxes:
     """Lower and upper ends of boxes along both axes, and their areas: [images, 1, boxes] each."""
 
-    low: tuple[Value, Value]
-    high: tuple[Value, Value]
-    area: Value
+    low: tuple[Numbers, Numbers]
+    high: tuple[Numbers, Numbers]
+    area: Numbers
 
 
 @converter("NonMaxSuppression", 10, 11)
@@ -252,20 +253,15 @@ def _steps(node: OnnxNode, graph: GraphBuilder, count: int) -> tuple[int, Value 
 def _corners(node: OnnxNode, graph: GraphBuilder, boxes: Value) -> _Boxes:
     images, count, _ = boxes.shape
     first, second, third, fourth = (
-        graph.reshape(graph.pick(boxes, 2, number), (images, 1, count)) for number in range(4)
+        Numbers(graph.pick(boxes, 2, number), graph).reshape(images, 1, count)
+        for number in range(4)
     )
+    ends = [(first, third), (second, fourth)]
     if node.integer("center_point_box", 0):
-        half = graph.scalar(0.5, boxes.dtype)
-        ends = []
-        for center, extent in ((first, third), (second, fourth)):
-            reach = graph.emit("mul", extent, half)
-            ends.append((graph.emit("sub", center, reach), graph.emit("add", center, reach)))
-    else:
-        ends = [(first, third), (second, fourth)]
-    low = [graph.emit("min", *pair) for pair in ends]
-    high = [graph.emit("max", *pair) for pair in ends]
-    sides = [graph.emit("sub", top, bottom) for top, bottom in zip(high, low, strict=True)]
-    return _Boxes((low[0], low[1]), (high[0], high[1]), graph.emit("mul", *sides))
+        ends = [(middle - (reach := size * 0.5), middle + reach) for middle, size in ends]
+    above, left = (begin.at_most(end) for begin, end in ends)
+    below, right = (begin.at_least(end) for begin, end in ends)
+    return _Boxes((above, left), (below, right), (below - above) * (right - left))
 
 
 def _selected(
@@ -323,22 +319,17 @@ def _number(graph: GraphBuilder, value: Value) -> Value:
 def _overlap(graph: GraphBuilder, boxes: _Boxes, best: Value, shape: tuple[int, ...]) -> Value:
     """The share of the united area that each box has in common with the best one of its class."""
 
-    def of_best(values: Value) -> Value:
-        return graph.emit(
-            "gather_elements", graph.emit("expand", values, shape=shape), best, axis=2
-        )
+    def of_best(values: Numbers) -> Numbers:
+        every = graph.emit("expand", values.value, shape=shape)
+        return Numbers(graph.emit("gather_elements", every, best, axis=2), graph)
 
-    common: list[Value] = []
-    zero = graph.scalar(0, boxes.area.dtype)
-    for low, high in zip(boxes.low, boxes.high, strict=True):
-        top = graph.emit("min", high, of_best(high))
-        bottom = graph.emit("max", low, of_best(low))
-        common.append(graph.emit("max", graph.emit("sub", top, bottom), zero))
-    shared = graph.emit("mul", *common)
-    both = graph.emit("add", boxes.area, of_best(boxes.area))
-    united = graph.emit("sub", both, shared)
-    is_area = graph.emit("greater", shared, zero)
-    return graph.emit("where", is_area, graph.emit("div", shared, united), zero)
+    rows, columns = (
+        (high.at_most(of_best(high)) - low.at_least(of_best(low))).at_least(0)
+        for low, high in zip(boxes.low, boxes.high, strict=True)
+    )
+    shared = rows * columns
+    united = boxes.area + of_best(boxes.area) - shared
+    return (shared > 0).choose(shared / united, 0).value
 
 
 @converter("NonZero", 9, 13)
@@ -453,13 +444,11 @@ def _number_of_results(node: OnnxNode, graph: GraphBuilder, data: Value, axis: i
     sizes = node.input(1).sizes
     if sizes is not None and sizes.size == 1:
         return _at_most(sizes.item(), node, graph, data, axis)
-    wanted = graph.reshape(graph.cast(graph.readable(node.input(1)), DType.I64), ())
-    there = graph.size(data.true_shape[axis])
-    negative = graph.emit("less", wanted, graph.scalar(0, DType.I64))
-    wrong = graph.emit("or", negative, graph.emit("less", there, wanted))
-    graph.require(wrong, graph.origin(node.input(1)), _too_many("k", node, data, axis))
-    least = graph.emit("max", wanted, graph.scalar(0, DType.I64))
-    return counted_size(node, graph, graph.emit("min", least, there), extent)
+    wanted = Numbers(graph.readable(node.input(1)), graph).cast(DType.I64).reshape()
+    there = Numbers(graph.size(data.true_shape[axis]), graph)
+    wrong = (wanted < 0) | (there < wanted)
+    graph.require(wrong.value, graph.origin(node.input(1)), _too_many("k", node, data, axis))
+    return counted_size(node, graph, wanted.at_least(0).at_most(there).value, extent)
 
 
 def _at_most(

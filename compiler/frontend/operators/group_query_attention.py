@@ -10,6 +10,7 @@ import numpy as np
 
 from tunefarm.compiler.frontend.converter import converter
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.numbers import Numbers
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.contributed_attention import (
     Scores,
@@ -132,45 +133,38 @@ def _windowed_attention(
     if not all(is_unpadded(item.dims[2]) for item in caches):
         raise graph.refusal("sliding_window_cache = 1 with a cache of dynamic length", caches)
     room, tokens = caches[0].shape[2], query.shape[2]
-    last = graph.cast(graph.reshape(node.input(5), (1,)), DType.I64)
-    total = graph.emit("add", last, graph.scalar(1, DType.I64))
-    count = graph.size(size_of(query.dims[2]))
-    given = graph.cast(graph.reshape(node.input(6), ()), DType.I64)
-    first = graph.emit("equal", given, count)
-    before = graph.emit("sub", total, count)
-    before = graph.emit("where", first, graph.scalar(0, DType.I64), before)
+    total = Numbers(graph.cast(graph.reshape(node.input(5), (1,)), DType.I64), graph) + 1
+    count = Numbers(graph.size(size_of(query.dims[2])), graph)
+    given = Numbers(graph.cast(graph.reshape(node.input(6), ()), DType.I64), graph)
+    before = given.equals(count).choose(total.like(0), total - count)
     if node.integer("do_rotary", 0):
-        placed = _SizedPlaces(before, query.dims[2])
+        placed = _SizedPlaces(before.value, query.dims[2])
         query, key = (_sized_rotated(node, item, placed, graph) for item in (query, key))
-    held, kept = (_held(item, room, window, graph) for item in (before, total))
+    held, kept = (_held(item, room, window) for item in (before, total))
     width = room + tokens
     joined = [
-        _behind(cache, form.stored(now, graph), held, count, graph)
+        _behind(cache, form.stored(now, graph), held.value, count.value, graph)
         for cache, form, now in zip(caches, forms, (key, value), strict=True)
     ]
     heads = _heads_of_queries(query, forms, joined, graph)
-    places = _SizedPlaces(held, joined[0].dims[2])
+    places = _SizedPlaces(held.value, joined[0].dims[2])
     how = _query_scores(node, query, None, _sized_visible(query, places, window, graph), graph)
-    how = replace(how, ends=ends_of(held, count, window, graph))
-    gone = graph.emit("sub", graph.emit("sub", total, before), kept)
-    rows = graph.emit("add", graph.emit("add", gone, held), graph.constant(np.arange(room)))
+    how = replace(how, ends=ends_of(held.value, count.value, window, graph))
+    rows = (total - before - kept + held + held.like(np.arange(room))).value
     rows = graph.emit("clip", rows, min=0, max=width - 1)
     after = [graph.emit("gather", item, rows, axis=2) for item in joined]
     return [joined_heads(attended(query, *heads, how, graph), graph), *after]
 
 
-def _held(total: Value, room: int, window: int, graph: GraphBuilder) -> Value:
+def _held(total: Numbers, room: int, window: int) -> Numbers:
     """How many of so many tokens a cache of a sliding window holds, [1].
 
     All while they fit; later they leave it in pieces of room - window + 1, so that the window
     stays.
     """
     piece = room - window + 1
-    beyond = graph.emit("sub", total, graph.scalar(room, DType.I64))
-    beyond = graph.emit("max", beyond, graph.scalar(0, DType.I64))
-    beyond = graph.emit("add", beyond, graph.scalar(piece - 1, DType.I64))
-    pieces = graph.emit("div", beyond, graph.scalar(piece, DType.I64))
-    return graph.emit("sub", total, graph.emit("mul", pieces, graph.scalar(piece, DType.I64)))
+    pieces = ((total - room).at_least(0) + (piece - 1)) / piece
+    return total - pieces * piece
 
 
 def _behind(cache: Value, now: Value, held: Value, count: Value, graph: GraphBuilder) -> Value:

@@ -9,6 +9,7 @@ import numpy as np
 
 from tunefarm.compiler.frontend.converter import converter
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.numbers import Numbers
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.fused import DOMAIN, silu_value
 from tunefarm.compiler.types.dims import whole
@@ -52,10 +53,11 @@ def _of_each_element(node: OnnxNode, graph: GraphBuilder) -> Value:
     training = node.version < 7 and not node.integer("is_test", 0)
     if training or any(node.wants(position) for position in range(1, 5)):
         raise node.unsupported("training with spatial=0")
-    shifted = graph.emit("add", variance, graph.scalar(node.floating("epsilon", 1e-5), data.dtype))
-    factor = graph.emit("div", scale, graph.emit("sqrt", shifted))
-    centred = graph.emit("sub", data, mean)
-    return graph.emit("add", graph.emit("mul", centred, factor), bias)
+    x, factor, moved, middle, spread = (
+        Numbers(value, graph) for value in (data, scale, bias, mean, variance)
+    )
+    factor = factor / (spread + node.floating("epsilon", 1e-5)).apply("sqrt")
+    return ((x - middle) * factor + moved).value
 
 
 def _trained(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:

@@ -8,6 +8,7 @@ from itertools import combinations
 from tunefarm.compiler.frontend.converter import converter, dynamic_operand
 from tunefarm.compiler.frontend.data_sizes import all_there
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.numbers import Numbers
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.moves import as_whole
 from tunefarm.compiler.frontend.padded_values import PaddedForm, padded_form
@@ -151,16 +152,15 @@ def renumbered(
     """Row-major numbers of elements of one shape as those of the same elements in another."""
     if list(before[1:]) == list(after[1:]):
         return numbers
-    result, step, rest = None, graph.size(1, numbers.dtype), numbers
-    for old, new in zip(reversed(before[1:]), reversed(after[1:]), strict=True):
-        extent = graph.size(old, numbers.dtype)
-        place = graph.emit("mod", rest, extent)
-        rest = graph.emit("div", graph.emit("sub", rest, place), extent)
-        term = graph.emit("mul", place, step)
-        result = term if result is None else graph.emit("add", result, term)
-        step = graph.emit("mul", step, graph.size(new, numbers.dtype))
-    term = graph.emit("mul", rest, step)
-    return term if result is None else graph.emit("add", result, term)
+    rest = Numbers(numbers, graph)
+    step, terms = rest.like(1), list[Value]()
+    for sizes in zip(reversed(before[1:]), reversed(after[1:]), strict=True):
+        old, new = (Numbers(graph.size(size, numbers.dtype), graph) for size in sizes)
+        place = rest % old
+        rest = (rest - place) / old
+        terms.append((place * step).value)
+        step = step * new
+    return graph.fold("add", [*terms, (rest * step).value])
 
 
 @padded_form("max_places")

@@ -184,7 +184,7 @@ def taps_of(
         return [_clamped(_known(nearest(places, how.nearest)), axis.extent)], None
     last, stretch = places.like(axis.extent - 1), places.like(_sampling(axis, how))
     indices, weights = map(_known, _weights(places, last, stretch, _reach(axis, how), how))
-    return _met(_clamped(indices.T, axis.extent), weights.T)
+    return _met(_clamped(indices.T, axis.extent), np.asarray(weights.T, np.float64))
 
 
 def _met(indices: Integers, weights: Floats) -> tuple[list[Integers], list[Floats] | None]:

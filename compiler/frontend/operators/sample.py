@@ -18,7 +18,7 @@ from tunefarm.compiler.frontend.operators.windows import window_attributes
 from tunefarm.compiler.frontend.settle import declared, require
 from tunefarm.compiler.operators.sample import MOST_TAPS
 from tunefarm.compiler.types.dims import is_unpadded, size_of, whole
-from tunefarm.compiler.types.dtypes import FLOATS, DType
+from tunefarm.compiler.types.dtypes import FLOATS
 from tunefarm.compiler.types.sizes import Dimension, bounds_of, divide, static_shape
 from tunefarm.compiler.types.tensor_type import Array, Attribute
 
@@ -58,11 +58,8 @@ def left_out(places: Value, sizes: Sequence[Dimension], graph: GraphBuilder) -> 
     """
     if static_shape(sizes) is not None:
         return places
-    ends = graph.size_vector(sizes, places.dtype)
-    beyond = graph.emit("greater", places, ends)
-    last = graph.emit("sub", ends, graph.scalar(1.0, places.dtype))
-    near = graph.emit("min", places, last)
-    return graph.emit("where", beyond, graph.scalar(_FAR, places.dtype), near)
+    ends, own = Numbers(graph.size_vector(sizes, places.dtype), graph), Numbers(places, graph)
+    return (own > ends).choose(own.like(_FAR), own.at_most(ends - 1.0)).value
 
 
 def reflected(places: Value, sizes: Sequence[Dimension], align: bool, graph: GraphBuilder) -> Value:
@@ -70,18 +67,14 @@ def reflected(places: Value, sizes: Sequence[Dimension], align: bool, graph: Gra
 
     Their nearest two elements are in the data then, or equal to those that are.
     """
-    dtype, half = places.dtype, 0.0 if align else 0.5
-    zero, low = graph.scalar(0.0, dtype), graph.scalar(-half, dtype)
-    span = graph.size_vector([size - 1 + round(2 * half) for size in sizes], dtype)
-    twice = graph.emit("add", span, span)
-    turns = graph.emit("max", twice, graph.scalar(1.0, dtype))
-    turn = graph.emit("mod", graph.emit("sub", places, low), turns)
-    back = graph.emit("min", turn, graph.emit("sub", twice, turn))
-    moved = graph.emit("add", back, low)
-    above = graph.emit("greater_equal", places, low)
-    below = graph.emit("less_equal", places, graph.emit("add", span, low))
-    inside = graph.emit("where", graph.emit("and", above, below), places, moved)
-    return graph.emit("where", graph.emit("greater", span, zero), inside, zero)
+    own, low = Numbers(places, graph), 0.0 if align else -0.5
+    lengths = [size - 1 - round(2 * low) for size in sizes]
+    span = Numbers(graph.size_vector(lengths, places.dtype), graph)
+    twice = span + span
+    turn = (own - low) % twice.at_least(1.0)
+    moved = turn.at_most(twice - turn) + low
+    inside = ((own >= low) & (own <= span + low)).choose(own, moved)
+    return (span > 0.0).choose(inside, 0.0).value
 
 
 def mirrored(data: Value, places: Value, align: bool, graph: GraphBuilder) -> tuple[Value, Value]:
@@ -90,17 +83,13 @@ def mirrored(data: Value, places: Value, align: bool, graph: GraphBuilder) -> tu
     for axis in range(2, data.rank):
         data = in_one_piece(data, axis, graph)
         size, extent = graph.size(size_of(data.dims[axis])), data.shape[axis] + 2 * _BESIDE
-        index = graph.constant(np.arange(-_BESIDE, extent - _BESIDE, dtype=np.int64))
-        one = graph.scalar(1, DType.I64)
-        span = graph.emit("sub", size, one) if align else size
-        twice = graph.emit("add", span, span)
-        turn = graph.emit("mod", index, graph.emit("max", twice, one))
-        back = graph.emit("sub", twice, turn)
-        back = back if align else graph.emit("sub", back, one)
-        inside = graph.emit("min", turn, back)
-        inside = graph.emit("max", inside, graph.scalar(0, DType.I64))
+        span = Numbers(size, graph) - 1 if align else Numbers(size, graph)
+        twice = span + span
+        turn = span.like(np.arange(-_BESIDE, extent - _BESIDE)) % twice.at_least(1)
+        back = twice - turn if align else twice - turn - 1
+        inside = turn.at_most(back).at_least(0).value
         data = taken(data, axis, inside, whole(extent), graph, there=True)
-    return data, graph.emit("add", places, graph.scalar(float(_BESIDE), places.dtype))
+    return data, (Numbers(places, graph) + float(_BESIDE)).value
 
 
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}
@@ -240,22 +229,12 @@ def _in_elements(
     if rank > 1:
         starts, steps = (0, 0, rank - 1), (1, 1, -1)
         places = graph.emit("slice", places, starts=starts, steps=steps, shape=places.shape)
-    moved = graph.emit("add", places, graph.scalar(1.0, dtype))
+    moved = Numbers(places, graph) + 1.0
     if align:
-        return graph.emit(
-            "mul", moved, _vector([extent - 1 for extent in extents], 0.5, dtype, graph)
-        )
-    scaled = graph.emit("mul", moved, _vector(extents, 1.0, dtype, graph))
-    shifted = graph.emit("sub", scaled, graph.scalar(1.0, dtype))
-    return graph.emit("mul", shifted, graph.scalar(0.5, dtype))
-
-
-def _vector(sizes: Sequence[Dimension], factor: float, dtype: DType, graph: GraphBuilder) -> Value:
-    """Sizes times a factor."""
-    numbers = static_shape(sizes)
-    if numbers is not None:
-        return graph.constant(np.array(numbers) * factor, dtype)
-    return graph.emit("mul", graph.size_vector(sizes, dtype), graph.scalar(factor, dtype))
+        gaps = Numbers(graph.size_vector([extent - 1 for extent in extents]), graph)
+        return (moved * (gaps.cast(dtype) * 0.5)).value
+    sizes = Numbers(graph.size_vector(extents), graph)
+    return ((moved * sizes.cast(dtype) - 1.0) * 0.5).value
 
 
 # --- RoiAlign -----------------------------------------------------------------------------------
@@ -302,16 +281,14 @@ def _regions(node: OnnxNode, regions: Value, graph: GraphBuilder) -> tuple[Value
     half = node.version >= 16 and (
         node.choice("coordinate_transformation_mode", modes[0], modes) == modes[0]
     )
-    dtype = regions.dtype
-    scaled = graph.emit("mul", regions, graph.scalar(node.floating("spatial_scale", 1.0), dtype))
-    scaled = graph.emit("sub", scaled, graph.scalar(0.5, dtype)) if half else scaled
-    count = regions.shape[0]
-    ends = [
-        graph.emit("slice", scaled, starts=(0, first), steps=(1, -1), shape=(count, 2))
-        for first in (1, 3)
-    ]
-    sizes = graph.emit("sub", ends[1], ends[0])
-    return ends[0], sizes if half else graph.emit("max", sizes, graph.scalar(1.0, dtype))
+    scaled = Numbers(regions, graph) * node.floating("spatial_scale", 1.0)
+    corners = (scaled - 0.5 if half else scaled).value
+    first, last = (
+        graph.emit("slice", corners, starts=(0, at), steps=(1, -1), shape=(regions.shape[0], 2))
+        for at in (1, 3)
+    )
+    sizes = Numbers(last, graph) - Numbers(first, graph)
+    return first, (sizes if half else sizes.at_least(1.0)).value
 
 
 def _most_samples(
@@ -342,19 +319,16 @@ def _samples(
     count, dtype = starts.shape[0], starts.dtype
     numbers = np.indices((*samples, *bins)).reshape(4, -1).T
     sample, place = numbers[:, :2], numbers[:, 2:]
-    starts, sizes = (graph.reshape(value, (count, 1, 2)) for value in (starts, sizes))
+    first, size = (Numbers(value, graph).reshape(count, 1, 2) for value in (starts, sizes))
     if fixed:
-        inside = graph.constant(place + (sample + 0.5) / np.array(samples), dtype)
-        places = graph.emit("add", graph.emit("mul", sizes, inside), starts)
-        return places, graph.scalar(1 / math.prod(samples), dtype)
-    own = graph.emit("min", graph.emit("ceil", sizes), graph.constant(np.array(samples), dtype))
-    steps = graph.emit("div", graph.constant(sample + 0.5, dtype), own)
-    inside = graph.emit("add", graph.constant(place, dtype), steps)
-    places = graph.emit("add", graph.emit("mul", sizes, inside), starts)
-    is_own = graph.emit("less", graph.constant(sample, dtype), own)
-    places = graph.emit("where", is_own, places, graph.scalar(-2.0, dtype))
-    number = graph.emit("reduce_prod", own, axes=(2,), keepdims=True)
-    return places, graph.emit("reciprocal", graph.emit("max", number, graph.scalar(1.0, dtype)))
+        inside = size.like(place + (sample + 0.5) / np.array(samples))
+        return (size * inside + first).value, graph.scalar(1 / math.prod(samples), dtype)
+    own = size.apply("ceil").at_most(size.like(np.array(samples)))
+    steps = size.like(sample + 0.5) / own
+    places = size * (size.like(place) + steps) + first
+    places = (size.like(sample) < own).choose(places, -2.0)
+    number = Numbers(graph.emit("reduce_prod", own.value, axes=(2,), keepdims=True), graph)
+    return places.value, graph.emit("reciprocal", number.at_least(1.0).value)
 
 
 # --- DeformConv ---------------------------------------------------------------------------------
