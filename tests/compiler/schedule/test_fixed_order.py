@@ -7,7 +7,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from tests.compiler.graph.graph_helpers import random_inputs
@@ -15,7 +15,7 @@ from tests.compiler.schedule.drawn_graphs import Case
 from tests.compiler.schedule.drawn_limits import limits
 from tests.compiler.schedule.guarded_run import run_guarded
 from tests.compiler.schedule.small_kernels import f32, inputs_for, kernel_of
-from tests.compiler.schedule.test_generated_code import FAMILIES, SMALLEST_PARALLEL
+from tests.compiler.schedule.test_generated_code import DRAWN, FAMILIES
 from tests.compiler.schedule.test_limited_kernels import STRATEGIES
 from tests.targets import target_named
 from tunefarm.compiler.errors import ScheduleError
@@ -85,13 +85,7 @@ def drawn_check(
     nobody needs, is not compared.
     """
 
-    @settings(
-        max_examples=examples,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-    )
+    @settings(DRAWN, max_examples=examples)
     @given(st.data())
     def check(data: st.DataObject) -> None:
         for case in data.draw(strategy, "cases"):
@@ -120,29 +114,21 @@ def drawn_check(
     check()
 
 
+@pytest.mark.usefixtures("small_in_parallel")
 @pytest.mark.parametrize(
     ("share", "pairs"), [(0.06, PAIRS), pytest.param(0.5, EVERY, marks=pytest.mark.nightly)]
 )
 @pytest.mark.parametrize("family", FAMILIES)
 def test_drawn_schedules_give_the_same_bits(
-    family: str,
-    share: float,
-    pairs: Sequence[tuple[Target, int]],
-    monkeypatch: pytest.MonkeyPatch,
+    family: str, share: float, pairs: Sequence[tuple[Target, int]]
 ) -> None:
     strategy: Callable[[int], st.SearchStrategy[list[Case]]] = FAMILIES[family][0]
-    for module, least in SMALLEST_PARALLEL:
-        monkeypatch.setattr(module, least, 1)  # kernels this small would not run in parallel
-
     drawn_check(strategy(16), max(1, round(share * FAMILIES[family][1])), pairs=pairs)
 
 
+@pytest.mark.usefixtures("small_in_parallel")
 @pytest.mark.parametrize("family", ["filled_rows", "attentions", "products", "normalisations"])
-def test_sums_that_end_in_a_run_give_the_same_bits(
-    family: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module, least in SMALLEST_PARALLEL:
-        monkeypatch.setattr(module, least, 1)
+def test_sums_that_end_in_a_run_give_the_same_bits(family: str) -> None:
     drawn_check(STRATEGIES[family](16), 4, are_limited=True)
 
 

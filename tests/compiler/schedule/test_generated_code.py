@@ -6,7 +6,7 @@ and vectors wider than its own, so that nothing hangs on one number of lanes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import cycle, product
 from random import Random
@@ -54,22 +54,23 @@ from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.stage import Stage
 from tunefarm.compiler.runtime.machine.threads import make_runtime
 from tunefarm.compiler.schedule.schedule import Schedule
-from tunefarm.compiler.schedule.sketches import operand_copies, parallel_choices, tiled_reduction
 from tunefarm.compiler.schedule.spaces import naive_schedule, schedule_space, untiled_schedule
 from tunefarm.compiler.schedule.steps.kernel_forms import Winograd
 from tunefarm.compiler.schedule.steps.loop_kinds import Vectorize
 from tunefarm.compiler.schedule.steps.tiles import Reorder, Tile
+from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 Values: TypeAlias = npt.NDArray[Any]
 
 TARGETS = {**targets(), **{target.cpu: target for target in runnable_targets()[1:]}}
-SMALLEST_PARALLEL = [
-    (tiled_reduction, "PARALLEL_WORK"),
-    (operand_copies, "PARALLEL_ELEMENTS"),
-    (parallel_choices, "PARALLEL_ELEMENTS"),
-]
+DRAWN = settings(
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
 WINOGRAD_FACTOR = 64  # its transforms multiply rounding errors
 
 # Family, and how many kernels are drawn of it.
@@ -115,48 +116,50 @@ def assert_agrees(
     np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance, strict=True)
 
 
+def drawn_target(data: st.DataObject) -> tuple[Target, int]:
+    """A target, and a number of threads."""
+    target = TARGETS[data.draw(st.sampled_from(sorted(TARGETS)), "target")]
+    return target, data.draw(st.sampled_from([1, 2]), "threads")
+
+
+def run_drawn(
+    data: st.DataObject, kernel: FusedKernel, inputs: Mapping[str, Values], on: tuple[Target, int]
+) -> tuple[Schedule, Values]:
+    """One schedule of the kernel's, and what its code computes."""
+    space = schedule_space(kernel, *on)
+    candidate = space.candidate(data.draw(st.integers(0, space.size - 1), "candidate"))
+    note(f"{candidate.sketch}: {space.choices(candidate)}")
+    schedule = space.schedule(candidate)
+    outcome = run_guarded(kernel, schedule, inputs, *on)
+    assert not outcome.problem
+    return schedule, outcome.output
+
+
+@pytest.mark.usefixtures("small_in_parallel")
 @pytest.mark.parametrize("share", [0.25, pytest.param(1.0, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_schedule_computes_the_kernel(
-    family: str, share: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_schedule_computes_the_kernel(family: str, share: float) -> None:
     strategy, examples = FAMILIES[family]
-    for module, least in SMALLEST_PARALLEL:
-        monkeypatch.setattr(module, least, 1)  # kernels this small would not run in parallel
 
-    @settings(
-        max_examples=round(share * examples),
-        deadline=None,
-        derandomize=True,
-        database=None,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-    )
+    @settings(DRAWN, max_examples=round(share * examples))
     @given(st.data())
     def check(data: st.DataObject) -> None:
-        target = TARGETS[data.draw(st.sampled_from(sorted(TARGETS)), "target")]
-        threads = data.draw(st.sampled_from([1, 2]), "threads")
-        for case in data.draw(strategy(target.lanes(DType.F32)), "cases"):
-            space = schedule_space(case.kernel, target, threads)
-            number = data.draw(st.integers(0, space.size - 1), "candidate")
-            candidate = space.candidate(number)
-            note(f"{candidate.sketch}: {space.choices(candidate)}")
-            schedule = space.schedule(candidate)
-            outcome = run_guarded(case.kernel, schedule, case.inputs, target, threads)
-            assert not outcome.problem
-            assert_agrees(case.kernel, schedule, outcome.output, case.expected)
+        on = drawn_target(data)
+        for case in data.draw(strategy(on[0].lanes(DType.F32)), "cases"):
+            schedule, output = run_drawn(data, case.kernel, case.inputs, on)
+            assert_agrees(case.kernel, schedule, output, case.expected)
 
     check()
 
 
+@pytest.mark.usefixtures("small_in_parallel")
 @pytest.mark.parametrize("target", sorted(TARGETS))
 @pytest.mark.parametrize("weights", [DType.I8, DType.I16])
 def test_schedules_of_a_recurrence_of_rounded_states_compute_it(
-    target: str, weights: DType, monkeypatch: pytest.MonkeyPatch
+    target: str, weights: DType
 ) -> None:
     """Integer products are exact in any order, so that all round states alike."""
     units = 24 if target == "host" else 21
-    for module, least in SMALLEST_PARALLEL:
-        monkeypatch.setattr(module, least, 1)
     attributes: dict[str, Attribute] = {
         "kind": "LSTM",
         "activations": ("sigmoid", "tanh", "tanh"),
