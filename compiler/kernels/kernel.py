@@ -274,6 +274,10 @@ class KernelBuilder:
         """The next stage of this hint, for stages before it that read back what it was."""
         return Tensor(self._next_name(hint), dtype, shape)
 
+    def kernel(self, name: str, anchor: str, limits: tuple[ValidExtent, ...] = ()) -> FusedKernel:
+        """The kernel of what was collected."""
+        return FusedKernel(name, tuple(self.inputs), tuple(self.stages), anchor, limits)
+
     def _next_name(self, hint: str) -> str:
         count = self._used.get(hint, 0)
         return hint if count == 0 else f"{hint}_{count}"

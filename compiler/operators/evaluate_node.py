@@ -41,7 +41,7 @@ def node_kernel(
         raise ValueError(f"{node.operator} did not end with the stage of its result")
     reducing = [stage.name for stage in builder.stages if stage.reduce_axes]
     anchor = reducing[-1] if reducing else output.name
-    return FusedKernel(node.operator, tuple(builder.inputs), tuple(builder.stages), anchor)
+    return builder.kernel(node.operator, anchor)
 
 
 def evaluate_as_run(node: Node, inputs: tuple[Array | None, ...], denormals: Denormals) -> Array:

@@ -49,7 +49,7 @@ def fixed_kernel() -> FusedKernel:
         reduce=[("k", 256)],
         combiner="sum",
     )
-    return FusedKernel("matmul", tuple(builder.inputs), tuple(builder.stages), "matmul")
+    return builder.kernel("matmul", "matmul")
 
 
 FEWEST = 8

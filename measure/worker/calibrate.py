@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tunefarm.compiler.expr.nodes import binary, const
-from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder
+from tunefarm.compiler.kernels.kernel import KernelBuilder
 from tunefarm.compiler.llvm import peak_loop as loops
 from tunefarm.compiler.llvm.compile_kernel import compile_kernel
 from tunefarm.compiler.llvm.machine import object_code
@@ -179,7 +179,7 @@ class _Bench:
         one = const(1.0, DType.F32)
         shape = [("i", 2), ("j", SHARED_ELEMENTS)]
         builder.stage("y", shape, lambda i, j: binary("add", x[i, j], one))
-        kernel = FusedKernel("shared", tuple(builder.inputs), tuple(builder.stages), "y")
+        kernel = builder.kernel("shared", "y")
         compiled = compile_kernel(kernel, Schedule((Parallelize("y", "i"),)), self.target)
         code = LoadedCode([compiled.object_code], [compiled.symbol])
         function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3)(code.address(compiled.symbol))

@@ -83,7 +83,7 @@ def fork_join_seconds(threads: int, rounds: int) -> float:
     x = builder.input(TensorType(DType.F32, (threads,)))
     one = const(1.0, DType.F32)
     builder.stage("y", [("i", threads)], lambda i: binary("add", x[i], one))
-    kernel = FusedKernel("empty", tuple(builder.inputs), tuple(builder.stages), "y")
+    kernel = builder.kernel("empty", "y")
     schedule = Schedule((Parallelize("y", "i"),))
     serial, parallel = (Threaded(kernel, schedule, count) for count in (1, threads))
     alone, together = interleave([serial, parallel], rounds)

@@ -29,7 +29,7 @@ def make_kernel(extent: int = EXTENT) -> FusedKernel:
     builder = KernelBuilder()
     x = builder.input(TensorType(DType.F32, (extent,)))
     builder.stage("mul", [("i0", extent)], lambda i: binary("mul", x[i], const(2.0, DType.F32)))
-    return FusedKernel("double", tuple(builder.inputs), tuple(builder.stages), "mul")
+    return builder.kernel("double", "mul")
 
 
 def make_request(

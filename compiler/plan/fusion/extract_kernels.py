@@ -11,7 +11,6 @@ from tunefarm.compiler.graph.loop_regions import Loops, is_loop, loop_of, loop_r
 from tunefarm.compiler.kernels.kernel import (
     Call,
     FunctionCall,
-    FusedKernel,
     Guard,
     JoinCall,
     KernelBuilder,
@@ -453,7 +452,7 @@ class _Extractor:
         data = builder.input(type, source in self.constants)
         axes = [(f"i{position}", extent) for position, extent in enumerate(type.shape)]
         builder.stage("copy", axes, lambda *indices: data[indices])
-        kernel = FusedKernel("copy", tuple(builder.inputs), tuple(builder.stages), "copy")
+        kernel = builder.kernel("copy", "copy")
         sources = (node.source,) if node is not None and node.source else ()
         operators = (node.operator,) if node is not None else ("identity",)
         verify_kernel(kernel)

@@ -43,7 +43,7 @@ def kernel_of(operands: int, body: Callable[..., Expr], dtype: DType = DType.F32
     builder = KernelBuilder()
     inputs = [builder.input(TensorType(dtype, (EXTENT,))) for _ in range(operands)]
     builder.stage("out", [("i", EXTENT)], lambda i: body(*(tensor[i] for tensor in inputs)))
-    return FusedKernel("out", tuple(builder.inputs), tuple(builder.stages), "out")
+    return builder.kernel("out", "out")
 
 
 @pytest.fixture

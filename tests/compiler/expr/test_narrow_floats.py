@@ -10,7 +10,7 @@ from tests.compiler.llvm.pointwise import Values, machines, run_pointwise
 from tests.compiler.schedule.guarded_run import run_guarded
 from tests.targets import target_named
 from tunefarm.compiler.expr.nodes import cast
-from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder
+from tunefarm.compiler.kernels.kernel import KernelBuilder
 from tunefarm.compiler.llvm.compile_kernel import emit_loops
 from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.schedule import Schedule
@@ -85,7 +85,7 @@ def test_two_vectors_of_f32_become_one_of_bf16(machine: str) -> None:
     x = builder.input(TensorType(DType.F32, rows.shape))
     axes = [("i", len(rows)), ("j", 32)]
     builder.stage("out", axes, lambda i, j: cast(DType.BF16, x[i, j]))
-    kernel = FusedKernel("out", tuple(builder.inputs), tuple(builder.stages), "out")
+    kernel = builder.kernel("out", "out")
     schedule = Schedule((Vectorize("out", "j"),))
     got = run_guarded(kernel, schedule, {"in0": rows}, target).output
     assert_same_numbers(got, converted(rows, DType.BF16))
@@ -139,7 +139,7 @@ def test_no_target_converts_by_calls_of_a_library(dtype: DType, target: str) -> 
         builder = KernelBuilder()
         x = builder.input(TensorType(source, (37,)))
         builder.stage("out", [("i0", 37)], lambda i, x=x, to=to: cast(to, x[i]))
-        kernel = FusedKernel("out", tuple(builder.inputs), tuple(builder.stages), "out")
+        kernel = builder.kernel("out", "out")
         schedule = default_schedule(kernel, machine)
         emitted = emit_loops(lower(kernel, schedule), schedule, machine, "kernel")
         code = emitted.compile(machine).object_code

@@ -18,4 +18,4 @@ def matmul_kernel(m: int = 32, n: int = 48, k: int = 64) -> FusedKernel:
         return mul(a[i, r], b[r, j])
 
     builder.stage("matmul", [("m", m), ("n", n)], body, reduce=[("k", k)], combiner="sum")
-    return FusedKernel("matmul", tuple(builder.inputs), tuple(builder.stages), "matmul")
+    return builder.kernel("matmul", "matmul")

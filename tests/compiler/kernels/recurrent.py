@@ -33,4 +33,4 @@ def recurrent(back: Back = _one_behind, guarded: bool = True) -> FusedKernel:
     axes = [("t", STEPS), ("b", ROWS), ("j", UNITS)]
     p = builder.stage("p", axes, term, reduce=[("k", UNITS)], combiner="sum")
     builder.stage("y", axes, lambda *at: add(x[at], p[at]))
-    return FusedKernel("recurrent", tuple(builder.inputs), tuple(builder.stages), "p")
+    return builder.kernel("recurrent", "p")

@@ -39,7 +39,7 @@ def dot(dtype: DType = F32, accumulator: DType | None = F64, combiner: str = "su
         accumulator=accumulator,
     )
     builder.stage("y", [], lambda: add(total[()], z[()]))
-    return FusedKernel("dot", tuple(builder.inputs), tuple(builder.stages), "dot")
+    return builder.kernel("dot", "dot")
 
 
 @pytest.mark.parametrize(("dtype", "accumulator"), [(F32, F64), (I8, I32), (U8, I32)])

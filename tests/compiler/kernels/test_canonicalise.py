@@ -133,7 +133,7 @@ def test_unused_input_is_dropped_and_the_rest_renamed() -> None:
     builder.input(TensorType(F32, (2,)))
     used = builder.input(TensorType(F32, (2,)))
     builder.stage("neg", [("i0", 2)], lambda i: unary("neg", used[i]))
-    kernel = FusedKernel("neg", tuple(builder.inputs), tuple(builder.stages), "neg")
+    kernel = builder.kernel("neg", "neg")
     result, kept = canonicalise(kernel)
     assert [buffer.name for buffer in result.inputs] == ["in0"]
     assert kept == ("in1",)
@@ -144,7 +144,7 @@ def test_literal_takes_the_place_of_a_one_element_input() -> None:
     x = builder.input(TensorType(F32, (2,)))
     one = builder.input(TensorType(F32, (1,)), constant=True)
     builder.stage("add", [("i0", 2)], lambda i: add(x[i], one[integer(0)]))
-    kernel = FusedKernel("add", tuple(builder.inputs), tuple(builder.stages), "add")
+    kernel = builder.kernel("add", "add")
     result, kept = canonicalise(with_literals(kernel, {"in1": const(1.5, F32)}))
     assert kept == ("in0",)
     assert result.output.body == add(x[index("i0")], const(1.5, F32))
@@ -159,7 +159,7 @@ def test_stages_that_a_product_with_zero_does_not_read_are_dropped() -> None:
     second = builder.stage("sum", [("i0", 3)], lambda i, k: first[k], reduce=[("k", 3)],
                            combiner="sum")  # fmt: skip
     builder.stage("mul", [("i0", 3)], lambda i: mul(second[i], zero[integer(0)]))
-    kernel = FusedKernel("none", tuple(builder.inputs), tuple(builder.stages), "mul")
+    kernel = builder.kernel("none", "mul")
     result, kept = canonicalise(with_literals(kernel, {"in1": const(0, i64)}))
     verify_kernel(result)
     assert names(result) == ["mul"]

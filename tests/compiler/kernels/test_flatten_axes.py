@@ -57,7 +57,7 @@ def test_repeated_divisions_are_one() -> None:
     x = builder.input(TensorType(DType.F32, (2, 3)))
     axes = [("i", 2), ("j", 3), ("k", 5)]
     builder.stage("y", axes, lambda i, j, k: mul(x[i, j], const(2.0, DType.F32)))
-    kernel = FusedKernel("spread", tuple(builder.inputs), tuple(builder.stages), "y")
+    kernel = builder.kernel("spread", "y")
     flat = flatten_axes(flatten_axes(kernel, "j", "k"), "i", "j_k")
     assert divisions(flat) == 1
     assert flat.inputs[0].shape == (6,)
@@ -70,6 +70,6 @@ def test_sums_are_not_flattened() -> None:
     builder.stage(
         "y", [("i", 2), ("j", 3)], lambda i, j, k: x[i, j, k], reduce=reduce, combiner="sum"
     )
-    kernel = FusedKernel("sum", tuple(builder.inputs), tuple(builder.stages), "y")
+    kernel = builder.kernel("sum", "y")
     with pytest.raises(ScheduleError, match="computes more than one thing, or sums"):
         flatten_axes(kernel, "i", "j")

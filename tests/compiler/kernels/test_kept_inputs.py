@@ -29,7 +29,7 @@ def cache(kind: str) -> FusedKernel:
         return select(binary("lt", i, integer(PAST)), kept, added)
 
     builder.stage("present", [("n", 1), ("i", ROWS), ("j", 4)], value)
-    return FusedKernel("present", tuple(builder.inputs), tuple(builder.stages), "present")
+    return builder.kernel("present", "present")
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def filled_sums() -> FusedKernel:
         combiner="sum",
     )
     limits = (ValidExtent(1, ROWS, sizes.name, 0),)
-    return FusedKernel("sums", tuple(builder.inputs), tuple(builder.stages), "sum", limits)
+    return builder.kernel("sums", "sum", limits)
 
 
 def test_a_limit_ends_the_one_axis_that_it_counts() -> None:
@@ -51,7 +51,7 @@ def test_a_limit_ends_the_one_axis_that_it_counts() -> None:
     sizes = builder.input(TensorType(DType.I64, (1,)))
     builder.stage("y", [("i", 3), ("j", 4), ("k", 5)], lambda *at: x[at])
     limits = (ValidExtent(5, 4, sizes.name, 0),)
-    kernel = FusedKernel("y", tuple(builder.inputs), tuple(builder.stages), "y", limits)
+    kernel = builder.kernel("y", "y", limits)
     assert [kernel.limited_at(position) for position in range(3)] == [False, True, False]
 
 
@@ -82,7 +82,7 @@ def test_elements_matter_that_keep_within_the_limits(
     shape = (outer * extent, inner)
     builder.stage("place", [("i", shape[0]), ("j", inner)], lambda i, j: sizes[(integer(0),)])
     limits = (ValidExtent(inner, extent, sizes.name, 0),)
-    kernel = FusedKernel("k", tuple(builder.inputs), tuple(builder.stages), "place", limits)
+    kernel = builder.kernel("k", "place", limits)
     needed = needed_elements(kernel, {sizes.name: np.array([size])})
     assert needed is not None and needed.shape == shape
     expected = np.arange(outer * extent) % extent < size

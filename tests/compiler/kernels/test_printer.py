@@ -13,7 +13,7 @@ from tunefarm.compiler.expr.nodes import (
     sub,
     unary,
 )
-from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder
+from tunefarm.compiler.kernels.kernel import KernelBuilder
 from tunefarm.compiler.kernels.printer import format_expression, format_kernel
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import TensorType
@@ -49,7 +49,7 @@ def test_kernel_reads_like_its_definition() -> None:
         reduce=[("k", 3)],
         combiner="sum",
     )
-    kernel = FusedKernel("conv", tuple(builder.inputs), tuple(builder.stages), "conv")
+    kernel = builder.kernel("conv", "conv")
     assert format_kernel(kernel) == GOLDEN
 
 

@@ -27,7 +27,7 @@ def _masked(relation: str, neutral: float, combiner: str, extent: int = 7) -> Fu
         reduce=[("r", extent)],
         combiner=combiner,
     )
-    return FusedKernel("masked", tuple(builder.inputs), tuple(builder.stages), "y")
+    return builder.kernel("masked", "y")
 
 
 @pytest.mark.parametrize("exclusive", [False, True])

@@ -46,7 +46,7 @@ def _searched(relation: str = "eq", neutral: float = 0.0, seen: bool = False) ->
 
     hits = builder.stage("hits", [("c", 5)], term, reduce=[("u", 4)], combiner="sum")
     builder.stage("y", [("c", 5)], lambda c: binary("add", x[c], hits[c]))
-    return FusedKernel("searched", tuple(builder.inputs), tuple(builder.stages), "hits")
+    return builder.kernel("searched", "hits")
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)

@@ -38,14 +38,14 @@ def _every_expression() -> FusedKernel:
 
     top = builder.stage("top", [("i", 4)], body, reduce=[("j", 7)], combiner="max")
     builder.stage("out", [("i", 4)], lambda i: mul(top[i], const(0.1, DType.F32)))
-    return FusedKernel("demo", tuple(builder.inputs), tuple(builder.stages), "top")
+    return builder.kernel("demo", "top")
 
 
 def _literal(value: float) -> FusedKernel:
     builder = KernelBuilder()
     data = builder.input(TensorType(DType.F32, (3,)))
     builder.stage("add", [("i0", 3)], lambda i: add(data[i], const(value, DType.F32)))
-    return FusedKernel("add", tuple(builder.inputs), tuple(builder.stages), "add")
+    return builder.kernel("add", "add")
 
 
 def test_round_trip_through_strict_json() -> None:
@@ -88,7 +88,7 @@ def test_shared_nodes_are_written_once() -> None:
         return value
 
     builder.stage("sum", [("i", 8)], doubled)
-    kernel = FusedKernel("sum", tuple(builder.inputs), tuple(builder.stages), "sum")
+    kernel = builder.kernel("sum", "sum")
     value = kernel_to_json(kernel)
     assert len(value["expressions"]) == 62
     assert kernel_to_json(kernel_from_json(value)) == value
@@ -99,7 +99,7 @@ def test_equal_expressions_share_a_row_whatever_objects_they_are() -> None:
     builder = KernelBuilder()
     data = builder.input(TensorType(DType.F32, (8,)))
     builder.stage("twice", [("i", 8)], lambda i: add(data[i], data[index("i")]))
-    kernel = FusedKernel("twice", tuple(builder.inputs), tuple(builder.stages), "twice")
+    kernel = builder.kernel("twice", "twice")
     kinds = [row[0] for row in kernel_to_json(kernel)["expressions"]]
     assert kinds == ["index", "load", "binary"]
 

@@ -53,7 +53,7 @@ def test_valid_kernel_passes() -> None:
     builder.stage(
         "relu", [("m", 3), ("n", 2)], lambda m, n: binary("max", product[m, n], const(0, F32))
     )
-    verify_kernel(FusedKernel("test", tuple(builder.inputs), tuple(builder.stages), "matmul"))
+    verify_kernel(builder.kernel("test", "matmul"))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ def scaled(
     builder = KernelBuilder()
     data = builder.input(TensorType(dtype, (extent,)), constant)
     builder.stage("mul", [("i0", extent)], lambda i: mul(data[i], const(factor, dtype)))
-    return FusedKernel("mul", tuple(builder.inputs), tuple(builder.stages), "mul")
+    return builder.kernel("mul", "mul")
 
 
 def test_key_is_sixteen_hex_digits_without_the_name() -> None:
@@ -47,7 +47,7 @@ def test_key_is_the_same_in_another_process() -> None:
         "b = KernelBuilder()\n"
         "x = b.input(TensorType(DType.F32, (5,)), False)\n"
         "b.stage('mul', [('i0', 5)], lambda i: mul(x[i], const(2, DType.F32)))\n"
-        "print(workload_key(FusedKernel('n', tuple(b.inputs), tuple(b.stages), 'mul')))\n"
+        "print(workload_key(b.kernel('n', 'mul')))\n"
     )
     result = python("-c", program, check=True)
     assert result.stdout.strip() == workload_key(scaled())

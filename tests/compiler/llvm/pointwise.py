@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from tests.compiler.schedule.guarded_run import run_guarded, targets
 from tunefarm.compiler.expr.nodes import Expr
-from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder
+from tunefarm.compiler.kernels.kernel import KernelBuilder
 from tunefarm.compiler.schedule.spaces import default_schedule, naive_schedule
 from tunefarm.compiler.target import Target, host_target
 from tunefarm.compiler.types.dtypes import DType
@@ -41,7 +41,7 @@ def run_pointwise(
         builder.input(TensorType(DType.from_numpy(array.dtype), array.shape)) for array in arrays
     ]
     builder.stage("out", [("i0", extent)], lambda i: body(*(tensor[i] for tensor in inputs)))
-    kernel = FusedKernel("out", tuple(builder.inputs), tuple(builder.stages), "out")
+    kernel = builder.kernel("out", "out")
     values = {f"in{i}": array for i, array in enumerate(arrays)}
     machine = machines()[target]
     vector = run_guarded(kernel, default_schedule(kernel, machine), values, machine).output

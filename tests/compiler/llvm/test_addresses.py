@@ -41,7 +41,7 @@ def _read_in_rows(divisor: int) -> FusedKernel:
         return binary("add", x[row, column], f(1))
 
     builder.stage("y", [("i", 20)], body)
-    return FusedKernel("read_in_rows", tuple(builder.inputs), tuple(builder.stages), "y")
+    return builder.kernel("read_in_rows", "y")
 
 
 @pytest.mark.parametrize(("divisor", "divides"), [(WIDTH, False), (WIDTH - 1, True)])

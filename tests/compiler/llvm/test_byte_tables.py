@@ -26,7 +26,7 @@ def _looked_up(data: DType, extent: int, computed: bool) -> FusedKernel:
         return table[cast(DType.I64, cast(DType.U8, value))]
 
     builder.stage("y", [("i", extent)], body)
-    return FusedKernel("looked_up", tuple(builder.inputs), tuple(builder.stages), "y")
+    return builder.kernel("looked_up", "y")
 
 
 @pytest.mark.parametrize("name", [*targets(), "x86-64-v3", "x86-64-v4"])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tunefarm.compiler.expr.nodes import binary, const
-from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder
+from tunefarm.compiler.kernels.kernel import KernelBuilder
 from tunefarm.compiler.llvm import compile_kernel
 from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
 from tunefarm.compiler.runtime.machine.threads import Runtime
@@ -38,7 +38,7 @@ def pieces(extent: int, chunks: int, threads: int) -> list[list[int]]:
     builder = KernelBuilder()
     x = builder.input(TensorType(DType.F32, (extent,)))
     builder.stage("y", [("i", extent)], lambda i: binary("add", x[i], const(1.0, DType.F32)))
-    kernel = FusedKernel("adds", tuple(builder.inputs), tuple(builder.stages), "y")
+    kernel = builder.kernel("adds", "y")
     compiled = compile_kernel(kernel, Schedule((Parallelize("y", "i", chunks),)), host_target())
     code = LoadedCode([compiled.object_code], [compiled.symbol])
     zeros, written = np.zeros(extent, np.float32), np.zeros(extent, np.float32)

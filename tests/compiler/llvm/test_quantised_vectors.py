@@ -31,7 +31,7 @@ def _quantised(to: DType, zero_point: int, extent: int) -> FusedKernel:
         return cast(to, binary("min", value, const(float(high), DType.F32)))
 
     builder.stage("y", [("i", extent)], body)
-    return FusedKernel("quantised", tuple(builder.inputs), tuple(builder.stages), "y")
+    return builder.kernel("quantised", "y")
 
 
 @pytest.mark.parametrize("target", targets().values(), ids=targets())

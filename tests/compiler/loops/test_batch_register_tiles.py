@@ -166,7 +166,7 @@ def test_tiles_of_rows_are_no_batches() -> None:
 
     builder.stage("y", [("i", 23), ("j", 21)], term, reduce=[("k", 19)], combiner="sum")
     limits = (ValidExtent(1, 21, SIZES, 1), ValidExtent(21, 23, SIZES, 0))
-    kernel = FusedKernel("y", tuple(builder.inputs), tuple(builder.stages), "y", limits)
+    kernel = builder.kernel("y", "y", limits)
     nest = lower(kernel, default_schedule(kernel, target("x86-64-v3"), 1))
     assert JOINED not in format_loops(nest)
 

@@ -40,7 +40,7 @@ def running(included: str, doubled: bool = False) -> FusedKernel:
         builder.stage("z", axes, lambda b, j: add(summed[(b, j)], summed[(b, j)]))
     limits = (ValidExtent(1, STEPS, SIZES, 1), ValidExtent(STEPS, BATCH, SIZES, 0))
     output = "z" if doubled else "y"
-    return FusedKernel("running", tuple(builder.inputs), tuple(builder.stages), output, limits)
+    return builder.kernel("running", output, limits)
 
 
 def result(kernel: FusedKernel, schedule: Schedule, data: Any, batch: int, steps: int) -> Any:

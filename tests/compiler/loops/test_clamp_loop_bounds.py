@@ -45,7 +45,7 @@ def limited(hint: str, body: Callable[..., Expr]) -> FusedKernel:
     axes = [("b", BATCH), ("i", ROWS), ("j", COLUMNS)]
     builder.stage(hint, axes, lambda *indices: body(data, sizes, *indices))
     limits = (ValidExtent(COLUMNS, ROWS, SIZES, 1), ValidExtent(COLUMNS * ROWS, BATCH, SIZES, 0))
-    return FusedKernel(hint, tuple(builder.inputs), tuple(builder.stages), hint, limits)
+    return builder.kernel(hint, hint, limits)
 
 
 def pointwise() -> FusedKernel:
@@ -134,7 +134,7 @@ def test_a_sum_ends_where_its_terms_are_filled() -> None:
         return select(inside, data[(k,)], const(0, DType.F32))
 
     builder.stage("sum", [("i", 1)], lambda i, k: term(k), reduce=[("k", ROWS)], combiner="sum")
-    kernel = FusedKernel("sum", tuple(builder.inputs), tuple(builder.stages), "sum")
+    kernel = builder.kernel("sum", "sum")
     nest = lower(kernel, naive_schedule())
     assert "for k in 0..min(29, in1[1])" in format_loops(nest)
     assert "select" not in format_loops(nest)
@@ -163,7 +163,7 @@ def test_what_is_0_behind_an_exponential_ends_sums_of_it() -> None:
         reduce=[("k", ROWS)],
         combiner="sum",
     )
-    kernel = FusedKernel("sum", tuple(builder.inputs), tuple(builder.stages), "sum")
+    kernel = builder.kernel("sum", "sum")
     nest = lower(kernel, naive_schedule())
     assert format_loops(nest).count("for k in 0..min(29, in1[1])") == 2
     values = np.full(ROWS, np.nan, np.float32)
@@ -208,7 +208,7 @@ def tiles(tile: int, dynamic: bool = True) -> tuple[FusedKernel, Schedule]:
     )
     assert sizes.name == SIZES
     limits = (ValidExtent(8, ROWS, SIZES, 1),) if dynamic else ()
-    kernel = FusedKernel("y", tuple(builder.inputs), tuple(builder.stages), "y", limits)
+    kernel = builder.kernel("y", "y", limits)
     steps = (
         Tile("y", "i", tile),
         Reorder("y", ("i.o", "i.i", "j")),

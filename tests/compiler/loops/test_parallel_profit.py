@@ -40,7 +40,7 @@ def rows_of(columns: int, limited: bool = True) -> FusedKernel:
 
     builder.stage("exp", [("i", ROWS), ("j", columns)], body)
     limits = (ValidExtent(columns, ROWS, "in1", 0),) if limited else ()
-    return FusedKernel("exp", tuple(builder.inputs), tuple(builder.stages), "exp", limits)
+    return builder.kernel("exp", "exp", limits)
 
 
 def parallel_loop(kernel: FusedKernel, schedule: Schedule = BY_ROWS) -> For:

@@ -36,7 +36,7 @@ def filled(limits: tuple[ValidExtent, ...]) -> FusedKernel:
         return select(inside, unary("neg", data[(i, j)]), const(7, DType.F32))
 
     builder.stage("y", [("i", ROWS), ("j", COLUMNS)], body)
-    return FusedKernel("filled", tuple(builder.inputs), tuple(builder.stages), "y", limits)
+    return builder.kernel("filled", "y", limits)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def filled_blocks(behind: int) -> FusedKernel:
         ValidExtent(LANES, columns, SIZES, 1, behind),
         ValidExtent(LANES * columns, rows, SIZES, 0, behind),
     )
-    return FusedKernel("filled", tuple(builder.inputs), tuple(builder.stages), "y", limits)
+    return builder.kernel("filled", "y", limits)
 
 
 @pytest.mark.parametrize("there", [(0, 0), (1, 1), (2, 5), (6, 9), (5, 10), (6, 10)])

@@ -32,7 +32,7 @@ def _vector(extent: int) -> FusedKernel:
     builder = KernelBuilder()
     x = builder.input(f32(extent))
     builder.stage("y", [("i", extent)], lambda i: binary("add", x[i], f(1)))
-    return FusedKernel("vector", tuple(builder.inputs), tuple(builder.stages), "y")
+    return builder.kernel("vector", "y")
 
 
 def _plane(rows: int, columns: int, constant: bool = False) -> FusedKernel:
@@ -40,7 +40,7 @@ def _plane(rows: int, columns: int, constant: bool = False) -> FusedKernel:
     builder = KernelBuilder()
     x = builder.input(f32(rows, columns), constant)
     builder.stage("y", [("i", rows), ("j", columns)], lambda i, j: binary("add", x[i, j], f(1)))
-    return FusedKernel("plane", tuple(builder.inputs), tuple(builder.stages), "y")
+    return builder.kernel("plane", "y")
 
 
 def _doubled() -> FusedKernel:
@@ -53,7 +53,7 @@ def _doubled() -> FusedKernel:
         return binary("mul", x[binary("floordiv", i, two)], factors[binary("mod", i, two)])
 
     builder.stage("y", [("i", 8)], body)
-    return FusedKernel("doubled", tuple(builder.inputs), tuple(builder.stages), "y")
+    return builder.kernel("doubled", "y")
 
 
 def _windows() -> FusedKernel:
@@ -66,7 +66,7 @@ def _windows() -> FusedKernel:
 
     axes = [("i", 3), ("j", 4)]
     builder.stage("y", axes, body, reduce=[("k", 3), ("m", 3)], combiner="max")
-    return FusedKernel("windows", tuple(builder.inputs), tuple(builder.stages), "y")
+    return builder.kernel("windows", "y")
 
 
 def _padded() -> FusedKernel:
@@ -79,7 +79,7 @@ def _padded() -> FusedKernel:
         lambda i: select(binary("lt", integer(0), i), x[sub(i, integer(1))], f(0)),
     )
     builder.stage("y", [("i", 9)], lambda i: binary("mul", pad[i], f(2)))
-    return FusedKernel("padded", tuple(builder.inputs), tuple(builder.stages), "y")
+    return builder.kernel("padded", "y")
 
 
 def _turned(rows: int, columns: int) -> FusedKernel:
@@ -91,7 +91,7 @@ def _turned(rows: int, columns: int) -> FusedKernel:
         [("i", rows), ("j", columns)],
         lambda i, j: binary("add", binary("mul", x[j, i], f(2)), b[j]),
     )
-    return FusedKernel("turned", tuple(builder.inputs), tuple(builder.stages), "y")
+    return builder.kernel("turned", "y")
 
 
 def _running_sum() -> FusedKernel:
@@ -105,7 +105,7 @@ def _running_sum() -> FusedKernel:
         reduce=[("r", 13)],
         combiner="sum",
     )
-    return FusedKernel("running_sum", tuple(builder.inputs), tuple(builder.stages), "y")
+    return builder.kernel("running_sum", "y")
 
 
 def _row_sum(rows: int, columns: int) -> FusedKernel:
@@ -113,7 +113,7 @@ def _row_sum(rows: int, columns: int) -> FusedKernel:
     builder = KernelBuilder()
     x = builder.input(f32(rows, columns))
     builder.stage("s", [("i", rows)], lambda i, k: x[i, k], reduce=[("k", columns)], combiner="sum")
-    return FusedKernel("row_sum", tuple(builder.inputs), tuple(builder.stages), "s")
+    return builder.kernel("row_sum", "s")
 
 
 def _plane_sum(rows: int, columns: int) -> FusedKernel:
@@ -122,7 +122,7 @@ def _plane_sum(rows: int, columns: int) -> FusedKernel:
     x = builder.input(f32(2, rows, columns))
     reduce = [("k", rows), ("m", columns)]
     builder.stage("s", [("i", 2)], lambda i, k, m: x[i, k, m], reduce=reduce, combiner="sum")
-    return FusedKernel("plane_sum", tuple(builder.inputs), tuple(builder.stages), "s")
+    return builder.kernel("plane_sum", "s")
 
 
 def _column_sum() -> FusedKernel:
@@ -131,7 +131,7 @@ def _column_sum() -> FusedKernel:
     x = builder.input(f32(3, 2, 5))
     reduce = [("k", 3), ("m", 5)]
     builder.stage("s", [("i", 2)], lambda i, k, m: x[k, i, m], reduce=reduce, combiner="sum")
-    return FusedKernel("column_sum", tuple(builder.inputs), tuple(builder.stages), "s")
+    return builder.kernel("column_sum", "s")
 
 
 def _scaled() -> FusedKernel:
@@ -143,7 +143,7 @@ def _scaled() -> FusedKernel:
         [("i", 3), ("j", 5)],
         lambda i, j: binary("mul", x[i, j], binary("add", s[i], f(1))),
     )
-    return FusedKernel("scaled", tuple(builder.inputs), tuple(builder.stages), "y")
+    return builder.kernel("scaled", "y")
 
 
 def _window() -> FusedKernel:
@@ -152,7 +152,7 @@ def _window() -> FusedKernel:
     x = builder.input(f32(18))
     t = builder.stage("t", [("i", 18)], lambda i: binary("add", x[i], f(1)))
     builder.stage("y", [("i", 16)], lambda i, k: t[add(i, k)], reduce=[("k", 3)], combiner="sum")
-    return FusedKernel("window", tuple(builder.inputs), tuple(builder.stages), "y")
+    return builder.kernel("window", "y")
 
 
 def _narrow_product(terms: int) -> FusedKernel:
@@ -165,7 +165,7 @@ def _narrow_product(terms: int) -> FusedKernel:
         return binary("mul", cast(DType.I32, x[i, k]), cast(DType.I32, w[k, j]))
 
     builder.stage("y", [("i", 2), ("j", 3)], body, reduce=[("k", terms)], combiner="sum")
-    return FusedKernel("narrow_product", tuple(builder.inputs), tuple(builder.stages), "y")
+    return builder.kernel("narrow_product", "y")
 
 
 def _packed_product(dtype: DType = DType.F32) -> FusedKernel:
@@ -187,7 +187,7 @@ def _tile_product() -> FusedKernel:
         return binary("mul", cast(DType.I32, x[i, k]), cast(DType.I32, w[k, j]))
 
     builder.stage("y", [("i", 5), ("j", 6)], body, reduce=[("k", 24)], combiner="sum")
-    return FusedKernel("tile_product", tuple(builder.inputs), tuple(builder.stages), "y")
+    return builder.kernel("tile_product", "y")
 
 
 def _filter() -> FusedKernel:
@@ -195,7 +195,7 @@ def _filter() -> FusedKernel:
     builder = KernelBuilder()
     w = builder.input(f32(6, 5), constant=True)
     builder.stage("y", [("o", 6)], lambda o, c: w[o, c], reduce=[("c", 5)], combiner="sum")
-    return FusedKernel("filter", tuple(builder.inputs), tuple(builder.stages), "y")
+    return builder.kernel("filter", "y")
 
 
 def _running_maximum() -> FusedKernel:
@@ -209,7 +209,7 @@ def _running_maximum() -> FusedKernel:
         reduce=[("k", 9)],
         combiner="max",
     )
-    return FusedKernel("running_maximum", tuple(builder.inputs), tuple(builder.stages), "y")
+    return builder.kernel("running_maximum", "y")
 
 
 def _grouped() -> FusedKernel:
@@ -224,7 +224,7 @@ def _grouped() -> FusedKernel:
         combiner="sum",
     )
     builder.stage("y", [("i", 12)], lambda i: binary("add", s[i], f(1)))
-    return FusedKernel("grouped", tuple(builder.inputs), tuple(builder.stages), "s")
+    return builder.kernel("grouped", "s")
 
 
 def _shared_part() -> FusedKernel:
@@ -247,7 +247,7 @@ def _shared_part() -> FusedKernel:
         reduce=plane[1:],
         combiner="sum",
     )
-    return FusedKernel("shared_part", tuple(builder.inputs), tuple(builder.stages), "z")
+    return builder.kernel("shared_part", "z")
 
 
 def _scattered(reduction: str) -> FusedKernel:

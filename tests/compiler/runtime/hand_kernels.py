@@ -150,7 +150,7 @@ def add_kernel(count: int, *, constant: bool = False) -> FusedKernel:
     type = TensorType(DType.F32, (count,))
     left, right = builder.input(type), builder.input(type, constant)
     builder.stage("add", [("i0", count)], lambda i0: add(left[i0], right[i0]))
-    return FusedKernel("add", tuple(builder.inputs), tuple(builder.stages), "add")
+    return builder.kernel("add", "add")
 
 
 def exp_kernel(count: int) -> FusedKernel:

@@ -71,7 +71,7 @@ def product(dtype: DType, m: int, n: int, k: int, in_body: bool, relu: bool) -> 
     if relu:
         zero = const(0, total.dtype)
         builder.stage("relu", [("m", m), ("n", n)], lambda i, j: binary("max", total[i, j], zero))
-    return FusedKernel("product", tuple(builder.inputs), tuple(builder.stages), "y")
+    return builder.kernel("product", "y")
 
 
 def window(dtype: DType, m: int, n: int, k: int) -> FusedKernel:
@@ -92,7 +92,7 @@ def window(dtype: DType, m: int, n: int, k: int) -> FusedKernel:
         combiner="sum",
         accumulator=TYPES[dtype][0],
     )
-    return FusedKernel("window", tuple(builder.inputs), tuple(builder.stages), "y")
+    return builder.kernel("window", "y")
 
 
 def inputs_of(kernel: FusedKernel, seed: int) -> dict[str, Array]:

@@ -68,7 +68,7 @@ def product(
 
 def kernel_of(builder: KernelBuilder) -> FusedKernel:
     output = builder.stages[-1].name
-    return FusedKernel("product", tuple(builder.inputs), tuple(builder.stages), output)
+    return builder.kernel("product", output)
 
 
 def summed_in_bf16(stored: DType) -> FusedKernel:

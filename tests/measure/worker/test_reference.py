@@ -57,9 +57,7 @@ def numbers(array: Array) -> npt.NDArray[np.float64]:
 
 
 def finish(builder: KernelBuilder) -> FusedKernel:
-    return FusedKernel(
-        "test", tuple(builder.inputs), tuple(builder.stages), builder.stages[-1].name
-    )
+    return builder.kernel("test", builder.stages[-1].name)
 
 
 def gather_kernel() -> FusedKernel:
@@ -70,15 +68,21 @@ def gather_kernel() -> FusedKernel:
     return finish(builder)
 
 
-def matmul_kernel(constant: bool) -> FusedKernel:
+def matmul_kernel(
+    constant: bool,
+    shape: tuple[int, int, int] = (64, 48, 32),
+    factors: tuple[DType, DType] = (DType.F32, DType.F32),
+    total: DType = DType.F32,
+) -> FusedKernel:
+    (rows, terms, columns), (left, right) = shape, factors
     builder = KernelBuilder()
-    a = builder.input(TensorType(DType.F32, (64, 48)))
-    b = builder.input(TensorType(DType.F32, (48, 32)), constant)
+    a = builder.input(TensorType(left, (rows, terms)))
+    b = builder.input(TensorType(right, (terms, columns)), constant)
     builder.stage(
         "matmul",
-        [("m", 64), ("n", 32)],
-        lambda m, n, k: mul(a[m, k], b[k, n]),
-        reduce=[("k", 48)],
+        [("m", rows), ("n", columns)],
+        lambda m, n, k: mul(cast(total, a[m, k]), cast(total, b[k, n])),
+        reduce=[("k", terms)],
         combiner="sum",
     )
     return finish(builder)
@@ -150,32 +154,13 @@ def test_every_element_type_is_drawn() -> None:
 
 
 def test_narrow_integers_that_are_multiplied_reach_their_ends() -> None:
-    builder = KernelBuilder()
-    a = builder.input(TensorType(DType.U8, (64, 48)))
-    b = builder.input(TensorType(DType.I8, (48, 32)), True)
-    builder.stage(
-        "matmul",
-        [("m", 64), ("n", 32)],
-        lambda m, n, k: mul(cast(DType.I32, a[m, k]), cast(DType.I32, b[k, n])),
-        reduce=[("k", 48)],
-        combiner="sum",
-    )
-    inputs = make_inputs(finish(builder), 0)
+    kernel = matmul_kernel(True, factors=(DType.U8, DType.I8), total=DType.I32)
+    inputs = make_inputs(kernel, 0)
     ends = [(int(array.min()), int(array.max())) for array in map(numbers, inputs.values())]
     assert ends == [(0, 255), (-128, 127)]
 
 
 def test_constants_of_a_long_narrow_sum_are_scaled_by_its_length() -> None:
-    builder = KernelBuilder()
-    a = builder.input(TensorType(DType.BF16, (4, 4800)))
-    b = builder.input(TensorType(DType.BF16, (4800, 4)), True)
-    builder.stage(
-        "matmul",
-        [("m", 4), ("n", 4)],
-        lambda m, n, k: mul(cast(DType.F32, a[m, k]), cast(DType.F32, b[k, n])),
-        reduce=[("k", 4800)],
-        combiner="sum",
-    )
-    inputs = make_inputs(finish(builder), 0)
+    inputs = make_inputs(matmul_kernel(True, (4, 4800, 4), (DType.BF16, DType.BF16)), 0)
     assert inputs["in0"].dtype == inputs["in1"].dtype == DType.BF16.numpy
     assert np.abs(numbers(inputs["in1"])).max() < 0.03

@@ -13,9 +13,7 @@ BF16, F32 = DType.BF16, DType.F32
 
 
 def finish(builder: KernelBuilder) -> FusedKernel:
-    return FusedKernel(
-        "test", tuple(builder.inputs), tuple(builder.stages), builder.stages[-1].name
-    )
+    return builder.kernel("test", builder.stages[-1].name)
 
 
 def product(builder: KernelBuilder, storage: DType) -> Tensor:
