@@ -92,7 +92,7 @@ def _sized_attention(
         raise graph.refusal("causal = 0 with tokens or caches of dynamic length", [query])
     places = _sized_places(node, query, past[0], graph)
     if node.integer("do_rotary", 0):
-        query, key = (_sized_rotated(node, item, places, graph) for item in (query, key))
+        query, key = (_rotated(node, item, places, graph) for item in (query, key))
     keys, values = (
         _sized_cached(before, form.stored(now, graph), places, graph)
         for before, form, now in zip(past, forms, (key, value), strict=True)
@@ -139,7 +139,7 @@ def _windowed_attention(
     before = given.equals(count).choose(total.like(0), total - count)
     if node.integer("do_rotary", 0):
         placed = _SizedPlaces(before.value, query.dims[2])
-        query, key = (_sized_rotated(node, item, placed, graph) for item in (query, key))
+        query, key = (_rotated(node, item, placed, graph) for item in (query, key))
     held, kept = (_held(item, room, window) for item in (before, total))
     width = room + tokens
     joined = [
@@ -200,18 +200,21 @@ def _total(node: OnnxNode) -> Dimension | None:
     return total
 
 
-def _sized_rotated(
-    node: OnnxNode, value: Value, places: _SizedPlaces, graph: GraphBuilder
+def _rotated(
+    node: OnnxNode, value: Value, places: _SizedPlaces | _Places, graph: GraphBuilder
 ) -> Value:
+    """Queries or keys turned by their positions; those behind the tokens of a row may be any."""
     tables, positions = [node.input(position) for position in (7, 8)], node.optional(9)
+    batch, tokens, pairs = value.shape[0], value.shape[2], tables[0].shape[-1]
     if positions is None:
-        steps = graph.reshape(positions_within(value.dims[2], graph), (1, value.shape[2]))
-        past = graph.reshape(places.past, (value.shape[0], 1))
-        positions = graph.emit("add", past, steps)
-        positions = graph.emit("clip", positions, min=0, max=tables[0].shape[0] - 1)
-    rows = [graph.emit("gather", table, positions, axis=0) for table in tables]
-    batch, tokens, pairs = rows[0].shape
-    rows = [graph.reshape(row, (batch, 1, tokens, pairs)) for row in rows]
+        steps = graph.reshape(positions_within(value.dims[2], graph), (1, tokens))
+        positions = graph.emit("add", graph.reshape(places.past, (batch, 1)), steps)
+        if isinstance(places, _SizedPlaces):
+            positions = graph.emit("clip", positions, min=0, max=tables[0].shape[0] - 1)
+    rows = [
+        graph.reshape(graph.emit("gather", table, positions, axis=0), (batch, 1, tokens, pairs))
+        for table in tables
+    ]
     interleaved = bool(node.integer("rotary_interleaved", 0))
     return graph.emit("rotary", value, *rows, width=2 * pairs, interleaved=interleaved)
 
@@ -427,22 +430,6 @@ def _places(node: OnnxNode, query: Value, cache: Value | None, graph: GraphBuild
         is_first = graph.emit("equal", graph.reshape(total, ()), graph.scalar(tokens, total.dtype))
         before = graph.emit("where", is_first, graph.scalar(0, DType.I64), before)
     return _Places(before, None)
-
-
-def _rotated(node: OnnxNode, value: Value, places: _Places, graph: GraphBuilder) -> Value:
-    batch, tokens = value.shape[0], value.shape[2]
-    tables = [node.input(position) for position in (7, 8)]
-    positions = node.optional(9)
-    if positions is None:
-        steps = graph.constant(np.arange(tokens, dtype=np.int64).reshape(1, tokens))
-        positions = graph.emit("add", graph.reshape(places.past, (batch, 1)), steps)
-    pairs = tables[0].shape[-1]
-    rows = [
-        graph.reshape(graph.emit("gather", table, positions, axis=0), (batch, 1, tokens, pairs))
-        for table in tables
-    ]
-    interleaved = bool(node.integer("rotary_interleaved", 0))
-    return graph.emit("rotary", value, *rows, width=2 * pairs, interleaved=interleaved)
 
 
 def _cached(

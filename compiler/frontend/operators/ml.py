@@ -208,8 +208,7 @@ def one_hot_encoder(node: OnnxNode, graph: GraphBuilder) -> Value:
 def zip_map(node: OnnxNode, graph: GraphBuilder) -> RecordsValue:
     """Rows of scores as dictionaries by class, which outputs of the model alone can be."""
     rows = rows_of(node, node.input(0), graph)
-    labels: tuple[Label, ...] = node.strings("classlabels_strings", ())
-    labels = labels or node.integers("classlabels_int64s", ())
+    labels = class_labels(node, "classlabels_int64s")
     if len(labels) != rows.shape[1]:
         raise node.bad_shape(f"{len(labels)} labels for {rows.type}")
     return RecordsValue(rows, labels)

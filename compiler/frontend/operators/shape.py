@@ -44,6 +44,7 @@ from tunefarm.compiler.types.sizes import (
     quotient,
     remainder,
     smaller,
+    static_shape,
     symbols_of,
 )
 
@@ -60,14 +61,7 @@ def is_sized(node: OnnxNode, *positions: int) -> bool:
 
 def sized_reshape(node: OnnxNode, graph: GraphBuilder) -> Value:
     """0 keeps a size (unless `allowzero`), one -1 takes what is left."""
-    data = node.input(0)
-    shape = list(_given(node, "shape", 1, "the shape") or ())
-    if not node.integer("allowzero", 0):
-        for axis, size in enumerate(shape):
-            if isinstance(size, int) and size == 0:
-                if axis >= data.rank:
-                    raise node.bad_shape(f"the shape keeps axis {axis} of {data.type}")
-                shape[axis] = data.true_shape[axis]
+    data, shape = node.input(0), _kept_shape(node)
     free = [axis for axis, size in enumerate(shape) if size == -1]
     if len(free) > 1:
         raise node.bad_shape(f"{shape_text(shape)} is no shape")
@@ -91,6 +85,19 @@ def sized_reshape(node: OnnxNode, graph: GraphBuilder) -> Value:
             )
         shape[free[0]] = left
     return under_shape(data, [extent_there(size, graph) for size in shape], graph)
+
+
+def _kept_shape(node: OnnxNode) -> list[Dimension]:
+    """The shape that is asked for, with the data's sizes where it keeps them."""
+    data, shape = node.input(0), list(_given(node, "shape", 1, "the shape") or ())
+    for axis, size in enumerate(shape):
+        if isinstance(size, int) and size == 0 and not node.integer("allowzero", 0):
+            if axis >= data.rank:
+                raise node.bad_shape(
+                    f"the shape {shape_text(shape)} keeps axis {axis} of {data.type}"
+                )
+            shape[axis] = data.true_shape[axis]
+    return shape
 
 
 def under_shape(data: Value, shape: Sequence[Dimension], graph: GraphBuilder) -> Value:
@@ -253,25 +260,34 @@ def _expanded(
 def sized_slice(node: OnnxNode, graph: GraphBuilder) -> Value:
     """Parts of axes by sizes; negative bounds count from the end, and all are clamped."""
     data = node.input(0)
-    starts, ends = (_given(node, name, at, f"the list of {name}") or () for at, name in _BOUNDS)
-    axes = node.given_integers("axes", 3, "the list of axes")
-    steps = node.given_integers("steps", 4, "the list of steps")
-    axes = tuple(range(len(starts))) if axes is None else axes
-    steps = (1,) * len(starts) if steps is None else steps
-    if not len(starts) == len(ends) == len(axes) == len(steps):
-        raise node.bad_shape("starts, ends, axes and steps differ in length")
-    node.axes(axes, data.rank)
-    for start, end, given, step in zip(starts, ends, axes, steps, strict=True):
-        if step == 0:
-            raise node.invalid("a step is 0")
-        axis = node.axis(given, data.rank)
+    for start, end, axis, step in _slices(node):
         size = size_of(data.dims[axis])
         first, count = _sized_chosen(start, end, step, size)
         data = window(data, axis, first, count, graph, step)
     return data
 
 
-_BOUNDS = ((1, "starts"), (2, "ends"))
+def _slices(node: OnnxNode) -> list[tuple[Dimension, Dimension, int, int]]:
+    """Start, end, axis and step of each axis that is cut.
+
+    They were attributes in version 1, and steps only ones.
+    """
+    starts, ends = (
+        _given(node, name, at, f"the list of {name}") or ()
+        for at, name in ((1, "starts"), (2, "ends"))
+    )
+    axes = node.given_integers("axes", 3, "the list of axes")
+    steps = node.given_integers("steps", 4, "the list of steps")
+    axes = tuple(range(len(starts))) if axes is None else axes
+    steps = (1,) * len(starts) if steps is None else steps
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        raise node.bad_shape("starts, ends, axes and steps differ in length")
+    rank = node.input(0).rank
+    node.axes(axes, rank)
+    if 0 in steps:
+        raise node.invalid("a step is 0")
+    places = (node.axis(axis, rank) for axis in axes)
+    return list(zip(starts, ends, places, steps, strict=True))
 
 
 def _sized_chosen(
@@ -360,23 +376,17 @@ def reshape(node: OnnxNode, graph: GraphBuilder) -> Value:
     """0 keeps the extent (unless `allowzero`), one -1 takes what is left."""
     if is_sized(node, 1):
         return sized_reshape(node, graph)
-    data, wanted = node.input(0), node.given_integers("shape", 1, "the shape") or ()
+    data, wanted = node.input(0), list(static_shape(_kept_shape(node)) or ())
     shape = list(wanted)
-    if not node.integer("allowzero", 0):
-        for axis, extent in enumerate(shape):
-            if extent == 0:
-                if axis >= data.rank:
-                    raise node.bad_shape(f"the shape {shape} keeps axis {axis} of {data.type}")
-                shape[axis] = data.shape[axis]
     if any(extent < -1 for extent in shape) or shape.count(-1) > 1:
-        raise node.bad_shape(f"{list(wanted)} is no shape")
+        raise node.bad_shape(f"{wanted} is no shape")
     if -1 in shape:
         known = math.prod(extent for extent in shape if extent != -1)
         if known == 0 or data.type.size % known:
-            raise node.bad_shape(f"{data.type} does not fit the shape {list(wanted)}")
+            raise node.bad_shape(f"{data.type} does not fit the shape {wanted}")
         shape[shape.index(-1)] = data.type.size // known
     if math.prod(shape) != data.type.size:
-        raise node.bad_shape(f"{data.type} does not fit the shape {list(wanted)}")
+        raise node.bad_shape(f"{data.type} does not fit the shape {wanted}")
     return graph.reshape(data, tuple(shape))
 
 
@@ -507,26 +517,14 @@ def split(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
 
 @converter("Slice", 1, 10, 11, 13)
 def slice_(node: OnnxNode, graph: GraphBuilder) -> Value:
-    """Starts, ends, axes and steps were attributes in version 1, and steps only ones."""
     if is_sized(node, 1, 2):
         return sized_slice(node, graph)
-    starts, ends, axes, steps = (
-        node.given_integers(name, position, f"the list of {name}")
-        for position, name in enumerate(("starts", "ends", "axes", "steps"), start=1)
-    )
-    starts, ends = starts or (), ends or ()
-    axes = tuple(range(len(starts))) if axes is None else axes
-    steps = (1,) * len(starts) if steps is None else steps
     data = node.input(0)
-    if not len(starts) == len(ends) == len(axes) == len(steps):
-        raise node.bad_shape("starts, ends, axes and steps differ in length")
-    node.axes(axes, data.rank)
     begin, stride, shape = [0] * data.rank, [1] * data.rank, list(data.shape)
     picked = [slice(None)] * data.rank
-    for start, end, given, step in zip(starts, ends, axes, steps, strict=True):
-        axis = node.axis(given, data.rank)
-        if step == 0:
-            raise node.invalid("a step is 0")
+    for start, end, axis, step in _slices(node):
+        assert isinstance(start, int)
+        assert isinstance(end, int)
         chosen = _chosen(start, end, step, data.shape[axis])
         shape[axis] = len(chosen)
         picked[axis] = _python_slice(chosen)
