@@ -78,6 +78,13 @@ class _Rows:
         outer = [axis for number, axis in enumerate(axes) if number not in self.reduced]
         return self.use.builder.stage(name, outer, lambda *row: value(row))
 
+    def inverse_root(self, name: str, squares: Tensor, epsilon: float) -> Tensor:
+        """Add a stage: 1 / sqrt(mean of the squares + epsilon) of each row."""
+        inverse_count, more = (const(n, self.use.dtype) for n in (1 / self.count, epsilon))
+        return self.each(
+            name, lambda row: unary("rsqrt", add(mul(squares[row], inverse_count), more))
+        )
+
     def variance(self) -> tuple[Callable[[tuple[Expr, ...]], Expr], Tensor]:
         """Deviations from the mean, and the sum of their squares: two passes over the data."""
         data, inverse_count = self.use.input(0), const(1 / self.count, self.use.dtype)
@@ -134,12 +141,8 @@ def _layer_norm(attributes: Attributes, use: Use) -> Tensor:
     rank = len(use.shape)
     rows = _Rows(use, tuple(range(attributes.axis("axis", rank), rank - blocked)))
     deviation, squares = rows.variance()
-    epsilon = const(attributes.floating("epsilon"), use.dtype)
-    inverse_count = const(1 / rows.count, use.dtype)
-    inverse_deviation = rows.each(
-        "inverse_deviation",
-        lambda row: unary("rsqrt", add(mul(squares[row], inverse_count), epsilon)),
-    )
+    epsilon = attributes.floating("epsilon")
+    inverse_deviation = rows.inverse_root("inverse_deviation", squares, epsilon)
 
     def value(indices: tuple[Expr, ...]) -> Expr:
         result = mul(deviation(indices), inverse_deviation[rows.kept(indices)])
@@ -173,11 +176,7 @@ def _rms_norm(attributes: Attributes, use: Use) -> Tensor:
     rank = len(use.shape)
     rows = _Rows(use, tuple(range(attributes.axis("axis", rank), rank)))
     squares = rows.total("square_sum", lambda i: mul(data[i], data[i]))
-    epsilon = const(attributes.floating("epsilon"), use.dtype)
-    inverse_count = const(1 / rows.count, use.dtype)
-    inverse_root = rows.each(
-        "inverse_root", lambda row: unary("rsqrt", add(mul(squares[row], inverse_count), epsilon))
-    )
+    inverse_root = rows.inverse_root("inverse_root", squares, attributes.floating("epsilon"))
 
     def value(indices: tuple[Expr, ...]) -> Expr:
         result = mul(data[indices], inverse_root[rows.kept(indices)])
