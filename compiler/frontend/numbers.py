@@ -36,6 +36,7 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Array]]] = {
     "neg": np.negative,
     "not": np.logical_not,
     "or": np.logical_or,
+    "pow": np.power,
     "sign": np.sign,
     "sqrt": np.sqrt,
     "sub": np.subtract,
@@ -69,6 +70,12 @@ class Numbers:
 
     def __mul__(self, other: Operand) -> Numbers:
         return self.apply("mul", other)
+
+    def __rsub__(self, other: Operand) -> Numbers:
+        return self._like(other).apply("sub", self)
+
+    def __rmul__(self, other: Operand) -> Numbers:
+        return self._like(other).apply("mul", self)
 
     def __mod__(self, other: Operand) -> Numbers:
         """What division leaves, with the sign of the divisor, which is not 0."""

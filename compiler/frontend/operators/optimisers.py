@@ -6,38 +6,13 @@ from collections.abc import Callable, Sequence
 
 from tunefarm.compiler.frontend.converter import converter
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.numbers import Numbers
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 
 _DOMAIN = "ai.onnx.preview.training"
 
 
-class _Arithmetic:
-    """Pointwise arithmetic on values and numbers."""
-
-    def __init__(self, graph: GraphBuilder, like: Value) -> None:
-        self._graph = graph
-        self._dtype = like.dtype
-
-    def value(self, operand: Value | float) -> Value:
-        """The operand in the type of the tensors; a number as a constant."""
-        if isinstance(operand, Value):
-            return self._graph.cast(operand, self._dtype)
-        return self._graph.scalar(operand, self._dtype)
-
-    def __call__(self, operator: str, *operands: Value | float) -> Value:
-        return self._graph.emit(operator, *map(self.value, operands))
-
-    def scaled_sum(self, factor: float, tensor: Value, other: Value) -> Value:
-        """factor tensor + other."""
-        return other if factor == 0 else self("add", self("mul", factor, tensor), other)
-
-    def is_later(self, step: Value, then: Value | float, first: Value | float) -> Value:
-        """One value after the first step (number 0), another in it."""
-        later = self._graph.emit("greater", step, self._graph.scalar(0, step.dtype))
-        return self._graph.emit("where", later, self.value(then), self.value(first))
-
-
-_Update = Callable[[_Arithmetic, Value, Value, Sequence[Value]], Sequence[Value]]
+_Update = Callable[[Numbers, Numbers, Sequence[Numbers]], Sequence[Numbers]]
 
 
 def _each(node: OnnxNode, states: int, graph: GraphBuilder, update: _Update) -> list[Value]:
@@ -52,14 +27,20 @@ def _each(node: OnnxNode, states: int, graph: GraphBuilder, update: _Update) -> 
         raise node.invalid(f"{len(given)} tensors, gradients and states")
     if rate.type.size != 1 or step.type.size != 1:
         raise node.bad_shape("the rate and the number of the step must be scalars")
-    rate, step = graph.reshape(rate, ()), graph.reshape(step, ())
-    results: list[Sequence[Value]] = []
-    for number in range(count):
-        own = given[number::count]
+    speed, number = (Numbers(graph.reshape(value, ()), graph) for value in (rate, step))
+    results: list[Sequence[Numbers]] = []
+    for at in range(count):
+        own = given[at::count]
         if any(value.type != own[0].type for value in own):
             raise node.bad_shape(f"gradient and states of {own[0].type} are of other types")
-        results.append(update(_Arithmetic(graph, own[0]), rate, step, own))
-    return [result[part] for part in range(1 + states) for result in results]
+        operands = [Numbers(value, graph) for value in own]
+        results.append(update(speed.cast(own[0].dtype), number, operands))
+    return [result[part].value for part in range(1 + states) for result in results]
+
+
+def _regularised(gradient: Numbers, norm: float, tensor: Numbers) -> Numbers:
+    """The gradient of the loss and of half of the square of the tensor, times `norm`."""
+    return gradient if norm == 0 else norm * tensor + gradient
 
 
 @converter("Adagrad", 1, domain=_DOMAIN)
@@ -67,14 +48,13 @@ def adagrad(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
     decay, epsilon = node.floating("decay_factor", 0.0), node.floating("epsilon", 1e-6)
     norm = node.floating("norm_coefficient", 0.0)
 
-    def update(a: _Arithmetic, rate: Value, step: Value, own: Sequence[Value]) -> Sequence[Value]:
+    def update(rate: Numbers, step: Numbers, own: Sequence[Numbers]) -> Sequence[Numbers]:
         tensor, gradient, squares = own
-        rate = a("div", rate, a("add", a("mul", step, decay), 1.0))
-        gradient = a.scaled_sum(norm, tensor, gradient)
-        squares = a("add", squares, a("mul", gradient, gradient))
-        scale = a("add", a("sqrt", squares), epsilon)
-        moved = a("div", a("mul", rate, gradient), scale)
-        return a("sub", tensor, moved), squares
+        rate = rate / (step.cast(rate.dtype) * decay + 1.0)
+        gradient = _regularised(gradient, norm, tensor)
+        squares = squares + gradient * gradient
+        scale = squares.apply("sqrt") + epsilon
+        return tensor - rate * gradient / scale, squares
 
     return _each(node, 1, graph, update)
 
@@ -85,18 +65,17 @@ def adam(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
     epsilon, norm = node.floating("epsilon", 1e-6), node.floating("norm_coefficient", 0.0)
     after = node.floating("norm_coefficient_post", 0.0)
 
-    def update(a: _Arithmetic, rate: Value, step: Value, own: Sequence[Value]) -> Sequence[Value]:
+    def update(rate: Numbers, step: Numbers, own: Sequence[Numbers]) -> Sequence[Numbers]:
         tensor, gradient, first, second = own
-        gradient = a.scaled_sum(norm, tensor, gradient)
-        first = a("add", a("mul", alpha, first), a("mul", 1 - alpha, gradient))
-        squares = a("mul", gradient, gradient)
-        second = a("add", a("mul", beta, second), a("mul", 1 - beta, squares))
-        kept = a("sqrt", a("sub", 1.0, a("pow", beta, step)))
-        share = a("sub", 1.0, a("pow", alpha, step))
-        corrected = a.is_later(step, a("div", a("mul", rate, kept), share), rate)
-        scale = a("add", a("sqrt", second), epsilon)
-        moved = a("sub", tensor, a("mul", corrected, a("div", first, scale)))
-        return a("mul", 1 - after, moved) if after else moved, first, second
+        gradient = _regularised(gradient, norm, tensor)
+        first = alpha * first + (1 - alpha) * gradient
+        second = beta * second + (1 - beta) * (gradient * gradient)
+        count = step.cast(rate.dtype)
+        kept = (1.0 - count.like(beta).apply("pow", count)).apply("sqrt")
+        share = 1.0 - count.like(alpha).apply("pow", count)
+        corrected = (step > 0).choose(rate * kept / share, rate)
+        moved = tensor - corrected * (first / (second.apply("sqrt") + epsilon))
+        return (1 - after) * moved if after else moved, first, second
 
     return _each(node, 2, graph, update)
 
@@ -107,12 +86,12 @@ def momentum(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
     norm = node.floating("norm_coefficient")
     nesterov = node.choice("mode", "standard", ("standard", "nesterov")) == "nesterov"
 
-    def update(a: _Arithmetic, rate: Value, step: Value, own: Sequence[Value]) -> Sequence[Value]:
+    def update(rate: Numbers, step: Numbers, own: Sequence[Numbers]) -> Sequence[Numbers]:
         tensor, gradient, velocity = own
-        gradient = a.scaled_sum(norm, tensor, gradient)
-        share = a.is_later(step, beta, 1.0)
-        velocity = a("add", a("mul", alpha, velocity), a("mul", share, gradient))
-        direction = a("add", gradient, a("mul", alpha, velocity)) if nesterov else velocity
-        return a("sub", tensor, a("mul", rate, direction)), velocity
+        gradient = _regularised(gradient, norm, tensor)
+        share = (step > 0).choose(tensor.like(beta), 1.0)
+        velocity = alpha * velocity + share * gradient
+        direction = gradient + alpha * velocity if nesterov else velocity
+        return tensor - rate * direction, velocity
 
     return _each(node, 1, graph, update)

@@ -139,7 +139,7 @@ class Scaling:
             case "pytorch_half_pixel":
                 return (self.size < 2).choose(y * 0, (y + 0.5) / scale - 0.5)
             case "half_pixel_symmetric":
-                lost = self.length.like(1) - self.size / self.length
+                lost = 1 - self.size / self.length
                 return _f32(lost * (self.extent * 0.5)) + (y + 0.5) / scale - 0.5
         return (y + 0.5) / scale - 0.5
 
@@ -341,7 +341,7 @@ def _kernel_weights(x: Numbers, how: Interpolation) -> Numbers:
     """
     d = x.apply("abs")
     if how.mode == "linear":
-        return (d.like(1) - d).at_least(0)
+        return (1 - d).at_least(0)
     a = how.cubic
     near = ((d * (a + 2)) - (a + 3)) * d * d + 1
     far = ((d * a - 5 * a) * d + 8 * a) * d - 4 * a
