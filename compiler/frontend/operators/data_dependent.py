@@ -20,8 +20,8 @@ from tunefarm.compiler.frontend.data_sizes import (
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.numbers import Numbers
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.operators.moves import as_whole, in_one_piece, nothing
 from tunefarm.compiler.frontend.operators.moves import compacted as in_order
-from tunefarm.compiler.frontend.operators.moves import in_one_piece
 from tunefarm.compiler.frontend.settle import expect_constant
 from tunefarm.compiler.types.dims import ONE, is_unpadded, size_of, whole
 from tunefarm.compiler.types.dtypes import DType
@@ -368,10 +368,7 @@ def compress_computed(node: OnnxNode, graph: GraphBuilder, data: Value, axis: in
     flags = all_there(graph.padded.filled(condition, 0, "zero"), graph)
     _require_short(node, graph, data, axis, condition, flags)
     found, count = compacted(flags, graph)
-    whole_axis = graph.with_dims(
-        data, (*data.dims[:axis], whole(data.shape[axis]), *data.dims[axis + 1 :])
-    )
-    picked = graph.emit("gather", whole_axis, found, axis=axis)
+    picked = graph.emit("gather", as_whole(data, axis, graph), found, axis=axis)
     size = counted_size(node, graph, count, flags.shape[0])
     return with_axis(picked, axis, size, graph)
 
@@ -399,12 +396,9 @@ def top_k(node: OnnxNode, graph: GraphBuilder) -> list[Value]:
     size = _number_of_results(node, graph, data, axis)
     most = bounds_of(size)[1]
     if most == 0:
-        none = [
-            graph.constant(np.empty((*data.shape[:axis], 0, *data.shape[axis + 1 :]), kind))
-            for kind in (data.dtype.numpy, np.int64)
-        ]
-        dims = (*data.dims[:axis], whole(0), *data.dims[axis + 1 :])
-        return [graph.with_dims(value, dims) for value in none]
+        values = nothing(data, axis, graph)
+        places = graph.constant(np.empty(values.shape, np.int64))
+        return [values, graph.with_dims(places, values.padded)]
     order = [*(other for other in range(data.rank) if other != axis), axis]
     back = tuple(order.index(other) for other in range(data.rank))
     turned = graph.transpose(data, tuple(order))
@@ -521,10 +515,7 @@ def unique(node: OnnxNode, graph: GraphBuilder) -> list[Value]:
         reduction="add",
     )
     size = counted_size(node, graph, count, extent, low=0 if there is not None else 1)
-    kept = graph.with_dims(
-        data, (*data.dims[:axis], whole(data.shape[axis]), *data.dims[axis + 1 :])
-    )
-    values = graph.emit("gather", kept, indices, axis=axis)
+    values = graph.emit("gather", as_whole(data, axis, graph), indices, axis=axis)
     return [
         with_axis(values, axis, size, graph),
         with_axis(indices, 0, size, graph),
