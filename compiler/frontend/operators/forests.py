@@ -417,6 +417,15 @@ class Votes:
         return graph.emit(operator, voted, axes=(found.trees,), keepdims=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Ensemble:
+    """The roots of trees in a forest, and how their leaves vote."""
+
+    forest: Forest
+    roots: Numbers
+    votes: Votes
+
+
 def _of_groups(operator: str, weights: Value, found: Leaves, graph: GraphBuilder) -> Value:
     """The weights of each group's leaves joined: [rows, groups]."""
     nodes, axis, groups = found.nodes, found.trees, found.groups

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +12,15 @@ from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.frontend.converter import converter
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
-from tunefarm.compiler.frontend.operators.forests import LEAF, MODES, ORDERS, Forest, Numbers, Votes
+from tunefarm.compiler.frontend.operators.forests import (
+    LEAF,
+    MODES,
+    ORDERS,
+    Ensemble,
+    Forest,
+    Numbers,
+    Votes,
+)
 from tunefarm.compiler.frontend.operators.ml import (
     DOMAIN,
     TRANSFORMS,
@@ -35,58 +44,33 @@ def _numbers(node: OnnxNode, name: str) -> npt.NDArray[np.float64]:
     return np.array(node.floats(name, ()), np.float64)
 
 
-class _Listed:
+def _listed(node: OnnxNode, kind: str, dtype: DType) -> Ensemble:
     """The old form: nodes by the number of their tree and their own number in it."""
-
-    def __init__(self, node: OnnxNode, votes: str, dtype: DType) -> None:
-        trees, own = (_whole(node, f"nodes_{name}ids") for name in ("tree", "node"))
-        count = len(trees)
-        self._names = _Names(trees, own) if count == len(own) else None
-        if not count or self._names is None or not self._names.are_unique:
-            raise node.invalid("a tree has a node twice, or there is none")
-        modes = node.attributes.get("nodes_modes")
-        values = _numbers(node, "nodes_values")
-        features = _whole(node, "nodes_featureids")
-        children = [_whole(node, f"nodes_{side}nodeids") for side in ("true", "false")]
-        missing = _missing(node, count)
-        if not isinstance(modes, tuple) or any(
-            len(item) != count for item in (modes, values, features, *children, missing)
-        ):
-            raise node.invalid(f"the lists of nodes are not all of {count} entries")
-        self.forest = Forest(count)
-        numbers = _mode_numbers(node, modes)
-        inner = np.flatnonzero(numbers >= 0)
-        ends = [self._find(node, trees[inner], child[inner]) for child in children]
-        _split(
-            self.forest,
-            numbers[inner],
-            inner,
-            features[inner],
-            values[inner],
-            (ends[0], ends[1]),
-            missing[inner],
-            {},
-            dtype,
-        )
-        self.roots: Numbers = np.sort(np.unique(trees, return_index=True)[1])
-        leaf_trees, leaves = (_whole(node, f"{votes}_{name}ids") for name in ("tree", "node"))
-        self.votes = Votes(
-            self._find(node, leaf_trees, leaves),
-            _whole(node, f"{votes}_ids"),
-            _numbers(node, f"{votes}_weights"),
-        )
-        if not len(self.votes.leaf) == len(self.votes.target) == len(self.votes.weight):
-            raise node.invalid(f"the lists of {votes} weights differ in length")
-
-    def _find(self, node: OnnxNode, trees: Numbers, own: Numbers) -> Numbers:
-        """The positions of nodes in the lists."""
-        if len(trees) != len(own):
-            raise node.invalid("the lists of trees and of nodes differ in length")
-        assert self._names is not None
-        found = self._names.positions(trees, own)
-        if (unknown := np.flatnonzero(found < 0)).size:
-            raise node.invalid(f"tree {trees[unknown[0]]} has no node {own[unknown[0]]}")
-        return found
+    trees, own = (_whole(node, f"nodes_{name}ids") for name in ("tree", "node"))
+    count = len(trees)
+    names = _Names(trees, own) if count == len(own) else None
+    if not count or names is None or not names.are_unique:
+        raise node.invalid("a tree has a node twice, or there is none")
+    modes = node.attributes.get("nodes_modes")
+    values = _numbers(node, "nodes_values")
+    features = _whole(node, "nodes_featureids")
+    children = [_whole(node, f"nodes_{side}nodeids") for side in ("true", "false")]
+    missing = _missing(node, count)
+    if not isinstance(modes, tuple) or any(
+        len(item) != count for item in (modes, values, features, *children, missing)
+    ):
+        raise node.invalid(f"the lists of nodes are not all of {count} entries")
+    forest, numbers = Forest(count), _mode_numbers(node, modes)
+    inner = np.flatnonzero(numbers >= 0)
+    ends = [names.find(node, trees[inner], child[inner]) for child in children]
+    asked, splits = (features[inner], values[inner]), (ends[0], ends[1])
+    _split(forest, numbers[inner], inner, *asked, splits, missing[inner], {}, dtype)
+    leaf_trees, leaves = (_whole(node, f"{kind}_{name}ids") for name in ("tree", "node"))
+    leaf = names.find(node, leaf_trees, leaves)
+    votes = Votes(leaf, _whole(node, f"{kind}_ids"), _numbers(node, f"{kind}_weights"))
+    if not len(votes.leaf) == len(votes.target) == len(votes.weight):
+        raise node.invalid(f"the lists of {kind} weights differ in length")
+    return Ensemble(forest, np.sort(np.unique(trees, return_index=True)[1]), votes)
 
 
 class _Names:
@@ -103,6 +87,15 @@ class _Names:
     def are_unique(self) -> bool:
         """Whether no pair is there twice."""
         return bool((np.diff(self._keys) > 0).all())
+
+    def find(self, node: OnnxNode, trees: Numbers, own: Numbers) -> Numbers:
+        """The positions of nodes, all of which must be in the lists."""
+        if len(trees) != len(own):
+            raise node.invalid("the lists of trees and of nodes differ in length")
+        found = self.positions(trees, own)
+        if (unknown := np.flatnonzero(found < 0)).size:
+            raise node.invalid(f"tree {trees[unknown[0]]} has no node {own[unknown[0]]}")
+        return found
 
     def positions(self, trees: Numbers, own: Numbers) -> Numbers:
         """Where each pair is, -1 for those that are nowhere."""
@@ -170,25 +163,28 @@ def _split(
 
 def _voted(
     node: OnnxNode,
-    forest: Forest,
-    roots: Numbers,
-    votes: Votes,
+    trees: Ensemble,
     data: Value,
     targets: int,
-    combine: str,
     graph: GraphBuilder,
+    aggregate: str = "SUM",
 ) -> Value:
     """The votes of all trees, [rows, targets]."""
+    forest, votes = trees.forest, trees.votes
     if votes.target.min(initial=0) < 0 or votes.target.max(initial=0) >= targets:
         raise node.invalid(f"a leaf votes for none of {targets} targets")
-    by_target = forest.by_target(roots, votes, targets)
+    by_target = forest.by_target(trees.roots, votes, targets)
     groups = 1 if by_target is None else targets
-    roots = roots if by_target is None else by_target.reshape(-1)
+    roots = trees.roots if by_target is None else by_target.reshape(-1)
     try:
         leaves = forest.walk(data, roots, graph, groups)
     except ShapeError as error:
         raise node.invalid(error.message) from None
-    return votes.total(leaves, len(forest), targets, combine, data.dtype, graph)
+    combine = "sum" if aggregate in ("SUM", "AVERAGE") else aggregate.lower()
+    total = votes.total(leaves, len(forest), targets, combine, data.dtype, graph)
+    if aggregate != "AVERAGE":
+        return total
+    return graph.emit("mul", total, graph.scalar(1 / len(trees.roots), total.dtype))
 
 
 def _with_base(
@@ -209,14 +205,9 @@ def _with_base(
 @converter("TreeEnsembleRegressor", 1, 3, domain=DOMAIN)
 def tree_ensemble_regressor(node: OnnxNode, graph: GraphBuilder) -> Value:
     data = as_float(rows_of(node, node.input(0), graph), graph, wide=True)
-    found, targets = _Listed(node, "target", data.dtype), node.integer("n_targets", 1)
+    trees, targets = _listed(node, "target", data.dtype), node.integer("n_targets", 1)
     aggregate = node.choice("aggregate_function", "SUM", _AGGREGATES)
-    combine = "sum" if aggregate in ("SUM", "AVERAGE") else aggregate.lower()
-    total = _voted(node, found.forest, found.roots, found.votes, data, targets, combine, graph)
-    if aggregate == "AVERAGE":
-        share = graph.scalar(1 / len(found.roots), total.dtype)
-        total = graph.emit("mul", total, share)
-    total = _with_base(node, total, graph)
+    total = _with_base(node, _voted(node, trees, data, targets, graph, aggregate), graph)
     transform = node.choice("post_transform", "NONE", TRANSFORMS)
     return graph.cast(transformed(total, transform, graph), DType.F32)
 
@@ -229,13 +220,13 @@ def tree_ensemble_classifier(node: OnnxNode, graph: GraphBuilder) -> Sequence[Va
     """
     data = as_float(rows_of(node, node.input(0), graph), graph, wide=True)
     labels = class_labels(node, "classlabels_int64s")
-    found = _Listed(node, "class", data.dtype)
+    found = _listed(node, "class", data.dtype)
     transform = node.choice("post_transform", "NONE", TRANSFORMS)
     one = len(set(found.votes.target.tolist())) == 1
     if len(labels) == 2 and one:
         target = found.votes.target
-        only = Votes(found.votes.leaf, np.zeros_like(target), found.votes.weight)
-        votes = _voted(node, found.forest, found.roots, only, data, 1, "sum", graph)
+        only = replace(found, votes=replace(found.votes, target=np.zeros_like(target)))
+        votes = _voted(node, only, data, 1, graph)
         first_alone = _numbers(node, "base_values").size == 2 and not target.any()
         score = _with_base(node, votes, graph, 1 if first_alone else None)
         whole = bool((found.votes.weight >= 0).all())
@@ -250,9 +241,7 @@ def tree_ensemble_classifier(node: OnnxNode, graph: GraphBuilder) -> Sequence[Va
         return [labels_of(number, labels, graph), graph.cast(scores, DType.F32)]
     if len(labels) < 2:
         raise node.unsupported(f"{len(labels)} class labels")
-    count = len(labels)
-    votes = _voted(node, found.forest, found.roots, found.votes, data, count, "sum", graph)
-    scores = _with_base(node, votes, graph)
+    scores = _with_base(node, _voted(node, found, data, len(labels), graph), graph)
     number = graph.emit("arg_max", scores, axis=1, keepdims=False)
     scores = graph.cast(transformed(scores, transform, graph), DType.F32)
     return [labels_of(number, labels, graph), scores]
@@ -263,22 +252,17 @@ def tree_ensemble(node: OnnxNode, graph: GraphBuilder) -> Value:
     """Nodes first, then leaves: `nodes_trueleafs` says which of both a child is."""
     given = rows_of(node, node.input(0), graph)
     data, targets = as_float(given, graph, wide=True), node.integer("n_targets", 1)
-    forest, roots, votes = _split_form(node, data.dtype)
-    aggregate = _AGGREGATES[_choice(node, "aggregate_function", 1, len(_AGGREGATES))]
-    combine = "sum" if aggregate in ("SUM", "AVERAGE") else aggregate.lower()
-    total = _voted(node, forest, roots, votes, data, targets, combine, graph)
-    if aggregate == "AVERAGE":
-        total = graph.emit("mul", total, graph.scalar(1 / len(roots), total.dtype))
-    order = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
-    transform = order[_choice(node, "post_transform", 0, len(order))]
+    aggregate = _choice(node, "aggregate_function", 1, _AGGREGATES)
+    total = _voted(node, _split_form(node, data.dtype), data, targets, graph, aggregate)
+    transform = _choice(node, "post_transform", 0, TRANSFORMS)
     return graph.cast(transformed(total, transform, graph), given.dtype)
 
 
-def _choice(node: OnnxNode, name: str, default: int, count: int) -> int:
+def _choice(node: OnnxNode, name: str, default: int, choices: Sequence[str]) -> str:
     value = node.integer(name, default)
-    if not 0 <= value < count:
-        raise node.invalid(f"{name} {value} is not of 0 to {count - 1}")
-    return value
+    if not 0 <= value < len(choices):
+        raise node.invalid(f"{name} {value} is not of 0 to {len(choices) - 1}")
+    return choices[value]
 
 
 def _tensor(node: OnnxNode, name: str) -> npt.NDArray[np.float64]:
@@ -288,8 +272,8 @@ def _tensor(node: OnnxNode, name: str) -> npt.NDArray[np.float64]:
     return value.astype(np.float64).reshape(-1)
 
 
-def _split_form(node: OnnxNode, dtype: DType) -> tuple[Forest, Numbers, Votes]:
-    """The nodes and then the leaves, the roots, and what leaves say."""
+def _split_form(node: OnnxNode, dtype: DType) -> Ensemble:
+    """The new form: the nodes and then the leaves."""
     modes, values = _tensor(node, "nodes_modes").astype(int), _tensor(node, "nodes_splits")
     weights, count = _tensor(node, "leaf_weights"), len(modes)
     features = _whole(node, "nodes_featureids")
@@ -313,7 +297,8 @@ def _split_form(node: OnnxNode, dtype: DType) -> tuple[Forest, Numbers, Votes]:
     targets = np.array(node.integers("leaf_targetids"), np.int64)
     if len(targets) != len(weights) or not all(0 <= root < count for root in roots):
         raise node.invalid("roots are no nodes, or leaves have no targets")
-    return forest, roots, Votes(np.arange(count, count + len(weights)), targets, weights)
+    votes = Votes(np.arange(count, count + len(weights)), targets, weights)
+    return Ensemble(forest, roots, votes)
 
 
 def _members(node: OnnxNode, modes: npt.NDArray[np.int_]) -> dict[int, tuple[float, ...]]:
