@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from tunefarm.compiler.frontend.zoo.classifiers import inverted_residual, stem
-from tunefarm.compiler.frontend.zoo.network import Extent, Layer, NetworkBuilder, Size
+from tunefarm.compiler.frontend.zoo.network import Extent, Layer, NetworkBuilder, Size, scaled
 
 # expansion, output channels, repeats, stride of the first, dilation
 _STAGES = (
@@ -98,15 +98,8 @@ def _resize(net: NetworkBuilder, name: str, data: Layer, batch: int, extent: int
 
 def _grow(net: NetworkBuilder, name: str, data: Layer, factor: int) -> Layer:
     """Bilinear, by a factor, corners on corners."""
-    scales = net.floats(f"{name}.scales", 1.0, 1.0, factor, factor)
-    grown = net.node(
-        "Resize",
-        [data.name, "", scales],
-        name,
-        mode="linear",
-        coordinate_transformation_mode="align_corners",
-    )
-    return Layer(grown, data.channels)
+    corners = "align_corners"
+    return scaled(net, name, data, factor, mode="linear", coordinate_transformation_mode=corners)
 
 
 _CHANNELS = (32, 64, 128, 256, 512)

@@ -12,6 +12,7 @@ from tunefarm.compiler.frontend.zoo.network import (
     Layer,
     NetworkBuilder,
     Size,
+    scaled,
     silu,
 )
 
@@ -181,16 +182,8 @@ def _pools(net: NetworkBuilder, name: str, data: Layer) -> Layer:
 
 
 def _upsample(net: NetworkBuilder, name: str, data: Layer) -> Layer:
-    scales = net.floats(f"{name}.scales", 1.0, 1.0, 2.0, 2.0)
-    upsampled = net.node(
-        "Resize",
-        [data.name, "", scales],
-        name,
-        mode="nearest",
-        coordinate_transformation_mode="asymmetric",
-        nearest_mode="floor",
-    )
-    return Layer(upsampled, data.channels)
+    how = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    return scaled(net, name, data, 2.0, mode="nearest", **how)
 
 
 _TINY_CHANNELS = (16, 32, 64, 128, 256, 512)

@@ -289,6 +289,12 @@ def gelu(net: NetworkBuilder, name: str, data: Layer) -> Layer:
     return Layer(halved, data.channels)
 
 
+def scaled(net: NetworkBuilder, name: str, data: Layer, factor: float, **how: str) -> Layer:
+    """An image resized by a factor."""
+    scales = net.floats(f"{name}.scales", 1.0, 1.0, factor, factor)
+    return Layer(net.node("Resize", [data.name, "", scales], name, **how), data.channels)
+
+
 def layer_norm(net: NetworkBuilder, name: str, data: Layer, epsilon: float) -> Layer:
     """Layer normalisation over the last axis, as before opset 17."""
     axes = net.integers(f"{name}.axes", -1)
