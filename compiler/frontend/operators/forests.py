@@ -21,8 +21,9 @@ import numpy.typing as npt
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.operators.trees import LEAVES, SLOTS
-from tunefarm.compiler.types.dims import is_unpadded
+from tunefarm.compiler.types.dims import is_unpadded, size_of
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.sizes import bounds_of
 
 Numbers = npt.NDArray[np.int64]
 
@@ -31,7 +32,7 @@ MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ", "MEMBER")
 ORDERS = MODES[:4]
 _MANY_TREES = 8
 """So many trees are a vector of their own, whether or not it is full."""
-_FEW_ROWS = 8
+FEW_ROWS = 8
 """Fewer rows are no vector of their own."""
 _NODES_PER_STEP = 10
 """So many nodes are asked in the time of a step down, where rows are vectors: 0.4 against 4.4 ns
@@ -192,23 +193,43 @@ class Forest:
         table[chosen[order], place] = roots[order]
         return table
 
-    def walk(self, data: Value, roots: Numbers, graph: GraphBuilder, groups: int = 1) -> Leaves:
+    def walk(
+        self, data: Value, roots: Numbers, graph: GraphBuilder, groups: int = 1
+    ) -> list[Leaves]:
         """The leaf of each tree for each row of data [rows, features]: i32 [trees, rows].
 
         The trees of each of so many groups are as many, and so are what is found of them.
-        Rows of any number come first where there are many trees: a vector of them for each row that
-        is there costs less than one of rows of which few may be there.
+        Few rows of many trees come first: a vector of trees for each row costs less than one of
+        rows of which few are there. Where only a run knows how many there are, both are given, for
+        fewer than `FEW_ROWS` and for more.
         """
         features = self.features
         if features.min() < 0 or features.max() >= data.shape[1]:
             raise ShapeError(f"a tree reads feature {features.max()} of {data.type}")
-        depth, whole = self.depth(roots), is_unpadded(data.dims[0])
+        low, high = bounds_of(size_of(data.dims[0]))
         many_trees = len(roots) >= _MANY_TREES
-        by_rows = many_trees and (data.shape[0] < _FEW_ROWS or not whole)
+        by_rows = many_trees and (low < FEW_ROWS or low < high)
+        if by_rows and high > FEW_ROWS:
+            asked = self._asked(roots, groups, self._affordable(roots, by_rows=False))
+            many = [] if asked is None else [asked.find(data, False, graph, groups)]
+            if many and low >= FEW_ROWS:
+                return many
+            return [self._found(data, roots, graph, groups, by_rows), *many]
+        return [self._found(data, roots, graph, groups, by_rows)]
+
+    def _affordable(self, roots: Numbers, by_rows: bool) -> int:
+        """How many nodes are asked in the time that a walk takes."""
         step = _NODES_PER_STEP_BY_ROWS if by_rows else _NODES_PER_STEP
-        asked = self._asked(roots, groups, step * depth * len(roots))
+        return step * self.depth(roots) * len(roots)
+
+    def _found(
+        self, data: Value, roots: Numbers, graph: GraphBuilder, groups: int, by_rows: bool
+    ) -> Leaves:
+        """The leaves, by whichever way takes less time."""
+        asked = self._asked(roots, groups, self._affordable(roots, by_rows))
         if asked is not None:
             return asked.find(data, by_rows, graph, groups)
+        features, depth = self.features, self.depth(roots)
         children = np.stack([self.first, self.second], axis=1).reshape(-1)
         tables = [
             graph.constant(features, DType.I32),
@@ -217,7 +238,7 @@ class Forest:
         ]
         if self.nan_first[~self.leaves].any():
             tables.append(graph.constant(self.nan_first))
-        if depth and many_trees and not whole:
+        if depth and by_rows and not is_unpadded(data.dims[0]):
             nodes = graph.constant(roots.reshape(1, -1), DType.I32)
             for _ in range(depth):
                 nodes = graph.emit("tree_step", nodes, data, *tables, by_rows=True)

@@ -13,6 +13,7 @@ from tunefarm.compiler.frontend.converter import converter
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.forests import (
+    FEW_ROWS,
     LEAF,
     MODES,
     ORDERS,
@@ -31,6 +32,7 @@ from tunefarm.compiler.frontend.operators.ml import (
     rows_of,
     transformed,
 )
+from tunefarm.compiler.types.dims import size_of
 from tunefarm.compiler.types.dtypes import DType
 
 _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
@@ -181,7 +183,15 @@ def _voted(
     except ShapeError as error:
         raise node.invalid(error.message) from None
     combine = "sum" if aggregate in ("SUM", "AVERAGE") else aggregate.lower()
-    total = votes.total(leaves, len(forest), targets, combine, data.dtype, graph)
+    count = len(forest)
+    few, *many = (
+        votes.total(found, count, targets, combine, data.dtype, graph) for found in leaves
+    )
+    total = few
+    if many:
+        rows = graph.size(size_of(data.dims[0]))
+        is_few = graph.emit("less", rows, graph.scalar(FEW_ROWS, DType.I64))
+        total = graph.emit("choose", is_few, few, *many)
     if aggregate != "AVERAGE":
         return total
     return graph.emit("mul", total, graph.scalar(1 / len(trees.roots), total.dtype))
