@@ -35,7 +35,7 @@ from tunefarm.compiler.expr.nodes import (
 )
 from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse, Shape
-from tunefarm.compiler.operators.registry import REQUIRED
+from tunefarm.compiler.operators.registry import REQUIRED, Positions
 from tunefarm.compiler.operators.rules import check, check_same_dtype
 from tunefarm.compiler.operators.shape import register_move
 from tunefarm.compiler.operators.types import Types
@@ -285,12 +285,17 @@ def _element(
     return select(within, data[(*indices[:axis], place, *indices[axis + 1 :])], value)
 
 
+def _shift_positions(attributes: Attributes) -> Positions:
+    return Positions.PLAIN if attributes["step"] in (0, 1) else Positions.LOOKED_UP
+
+
 register_move(
     "shift",
     _infer_shift,
     _shift,
     inputs=(2, 3),
     passes=1,
+    positions=_shift_positions,
     axis=REQUIRED,
     start=REQUIRED,
     end=REQUIRED,

@@ -333,6 +333,8 @@ def pad_axis(
         if is_zero:
             graph.padded.fills(result, axis, "zero")
         return result
+    if (parts := _borders(data, axis, pads, mode, graph)) is not None:
+        return graph.emit("concat", *parts, axis=axis)
     places = moved(extent, -begin, 1, graph)
     last = graph.size(size - 1)
     if mode == "edge":
@@ -344,6 +346,28 @@ def pad_axis(
         around = graph.emit("mod", places, period)
         places = graph.emit("min", around, graph.emit("sub", period, around))
     return taken(data, axis, places, dims, graph)
+
+
+def _borders(
+    data: Value, axis: int, pads: tuple[Dimension, Dimension], mode: str, graph: GraphBuilder
+) -> list[Value] | None:
+    """An axis between what is before and behind it, parts of it that are moved; None where it may
+    be too short for one of them."""
+    begin, end = pads
+    size = size_of(data.dims[axis])
+    before, behind, step = {
+        "edge": (0, size - 1, 0),
+        "reflect": (begin, size - 2, -1),
+        "wrap": (size - begin, 0, 1),
+    }[mode]
+    kept = {"edge": 1, "reflect": 1 + greater(begin, end), "wrap": greater(begin, end)}[mode]
+    if min(bounds_of(least)[0] for least in (begin, end, size - kept)) < 0:
+        return None
+    parts = [(before, begin), (behind, end)]
+    moved = [
+        window(data, axis, start, count, graph, step=step) for start, count in parts if count != 0
+    ]
+    return [*moved[: begin != 0], data, *moved[begin != 0 :]]
 
 
 def from_start(places: Value, sizes: Sequence[Dimension], graph: GraphBuilder) -> Value:

@@ -190,6 +190,11 @@ CASES: dict[str, Case] = {
     "pad": on_rows("Pad", "[0,2,0,0,1,1]"),
     "pad_reflect": on_rows("Pad", "[0,1,0,0,1,0]", mode="reflect"),
     "pad_edge": on_rows("Pad", "[0,1,0,0,3,0]", mode="edge"),
+    "pad_edge_before": on_rows("Pad", "[0,2,0,0,0,0]", mode="edge"),
+    "pad_columns_edge": on_image("Pad", "[0,0,0,2,0,0,3,0]", mode="edge"),
+    "pad_columns_reflect": on_image("Pad", "[0,0,3,4,0,0,2,4]", mode="reflect"),
+    "pad_columns_reflect_far": on_image("Pad", "[0,0,0,0,0,0,3,5]", mode="reflect"),
+    "pad_columns_wrap": on_image("Pad", "[0,0,5,0,0,0,0,5]", opset=19, mode="wrap"),
     "positions": on_shapes(
         node("Gather", "shape 1", "s"),
         node("Range", "0 s 1", "r"),
