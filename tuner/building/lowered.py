@@ -8,48 +8,41 @@ of it.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
-
-from tunefarm.compiler.errors import DatabaseError, SettingsError
-from tunefarm.compiler.graph.ir import Graph
-from tunefarm.compiler.graph.serialize import structural_hash
-from tunefarm.compiler.plan.apply_precisions import apply_precisions, prepare
-from tunefarm.compiler.plan.precision.contractions import contractions
-from tunefarm.compiler.runtime.execution.executable import Executable
-from tunefarm.compiler.target import Target, host_target
-from tunefarm.compiler.types.dtypes import DType
-from tunefarm.compiler.types.numerics import Numerics
-from tunefarm.compiler.types.precision import Precision
-from tunefarm.configs.settings import Settings
-from tunefarm.tuner.building.record import keep_plan
-from tunefarm.tuner.calibration.choice import RELATIVE_ERROR, ChoicePoint, PrecisionChoice
-from tunefarm.tuner.calibration.collect import calibrate, too_sensitive
-from tunefarm.tuner.calibration.data import SampleForm, read_samples
-from tunefarm.tuner.calibration.options import AUTO, CHOSEN, INT8, PrecisionOptions
-from tunefarm.tuner.from_settings import numerics_of
-
-if TYPE_CHECKING:
-    from tunefarm.db.store import Store
-from collections.abc import Collection, Sequence
 
 import numpy as np
 
 from tunefarm.compiler.content_cache import ContentCache
+from tunefarm.compiler.errors import DatabaseError, SettingsError
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.serialize import structural_hash
 from tunefarm.compiler.llvm.object_cache import ObjectCache
 from tunefarm.compiler.pipeline import Compiled, compile_model
+from tunefarm.compiler.plan.apply_precisions import apply_precisions, prepare
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
+from tunefarm.compiler.plan.precision.contractions import contractions
+from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.spec.guards import SizeGuard
 from tunefarm.compiler.schedule.schedule import ChooseSchedule
+from tunefarm.compiler.target import Target, host_target
 from tunefarm.compiler.types.chosen_sizes import choose_sizes, put_sizes
 from tunefarm.compiler.types.conversions import converted
-from tunefarm.compiler.types.numerics import F16_NUMERICS
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.numerics import F16_NUMERICS, Numerics
+from tunefarm.compiler.types.precision import Precision
 from tunefarm.compiler.types.tensor_type import Array, TensorType
-from tunefarm.configs.settings import cache_folder
-from tunefarm.tuner.calibration.collect import with_outputs
-from tunefarm.tuner.from_settings import limits_of
+from tunefarm.configs.settings import Settings, cache_folder
+from tunefarm.tuner.building.record import keep_plan
+from tunefarm.tuner.calibration.choice import RELATIVE_ERROR, ChoicePoint, PrecisionChoice
+from tunefarm.tuner.calibration.collect import calibrate, too_sensitive, with_outputs
+from tunefarm.tuner.calibration.data import SampleForm, read_samples
+from tunefarm.tuner.calibration.options import AUTO, CHOSEN, INT8, PrecisionOptions
+from tunefarm.tuner.from_settings import limits_of, numerics_of
 
-# Compile a model as the settings say, with the code that was made before.
+if TYPE_CHECKING:
+    from tunefarm.db.store import Store
 
 
 def compile_with(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property, partial
 from os import PathLike
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import numpy as np
 
@@ -47,24 +49,18 @@ from tunefarm.compiler.types.tensor_type import Array, TensorType
 from tunefarm.compiler.with_count import with_count
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     from tunefarm.compiler.runtime.artefact.constants_check import ConstantsCheck
     from tunefarm.compiler.runtime.execution.kernel_functions import KernelFunction
     from tunefarm.compiler.runtime.execution.profile import Clocked, Profile
     from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
     from tunefarm.compiler.strings.run_prefix import PrefixRun
-import os
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
-
-# CallQueue: calls of a model that wait for cores, for `Executable.run_async`.
 
 R = TypeVar("R")
 
 
 class CallQueue:
-    """Runs calls in the order in which they come, at most as many at a time as there are cores for.
+    """Runs calls of `Executable.run_async` in the order in which they come, at most as many at a
+    time as there are cores for.
 
     More at once would share the cores: all would end later, and none sooner.
     """
