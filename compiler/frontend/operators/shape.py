@@ -75,7 +75,7 @@ def sized_reshape(node: OnnxNode, graph: GraphBuilder) -> Value:
         if left is None:
             left = _with_whole_blocks(data, shape, graph)
         if left is None:
-            left = _divided_rows(data, shape, graph)
+            left = _divided(data, shape, graph)
         if left is None:
             raise graph.refusal(
                 f"{shape_text(data.true_shape)} under the shape {shape_text(shape)} leaves a size "
@@ -173,20 +173,23 @@ def _are_blocks(product: Dimension, wanted: Dimension) -> bool:
     return by > 1 and divide(wanted, by) * by == product
 
 
-def _divided_rows(data: Value, shape: Sequence[Dimension], graph: GraphBuilder) -> Dimension | None:
-    """What is left of a first size that is split by numbers, such as beams of each sentence.
+def _divided(data: Value, shape: Sequence[Dimension], graph: GraphBuilder) -> Dimension | None:
+    """What is left of one size that is split by numbers, the others as they are: beams of each
+    sentence, blocks of an image's rows.
 
     That it is a multiple is checked at run time.
     """
-    rest = list(shape)
-    for size in reversed(data.true_shape[1:]):
-        if len(rest) < 2 or rest.pop() != size:
-            return None
-    rows, count = data.true_shape[0] if data.rank else 1, product_of(n for n in rest if n != -1)
-    if -1 not in rest or not isinstance(count, int) or bounds_of(rows)[1] < count:
+    given, wanted = list(data.true_shape), list(shape)
+    for end in (0, -1):
+        while given and wanted and given[end] == wanted[end]:
+            del given[end], wanted[end]
+    size, count = product_of(given), product_of(n for n in wanted if n != -1)
+    if given.count(1) < len(given) - 1 or -1 not in wanted or not isinstance(count, int):
         return None
-    graph.run_time.require_equal(remainder(rows, count), 0, f"node {graph.source!r}")
-    return divide(rows, count)
+    if bounds_of(size)[1] < count:
+        return None
+    graph.run_time.require_equal(remainder(size, count), 0, f"node {graph.source!r}")
+    return divide(size, count)
 
 
 def sized_expand(

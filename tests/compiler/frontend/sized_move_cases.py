@@ -274,6 +274,19 @@ MOVE_CASES: dict[str, Case] = {
         {"r": "3..12"},
         [{"r": 3}, {"r": 12}, {"r": 6}],
     ),
+    "blocks of an image's rows and columns as channels": Case(
+        [
+            node("Unsqueeze", "x [3]", "one"),
+            node("Reshape", "one [0,0,-1,2,0]", "rows"),
+            node("Reshape", "rows [0,0,0,0,-1,3]", "blocks"),
+            node("Transpose", "blocks", "turned", perm=[0, 1, 3, 5, 2, 4]),
+            node("Reshape", "turned [0,-1,1,1,0,0]", "channels"),
+            node("Squeeze", "channels [2,3]"),
+        ],
+        {"x": (1, 4, "h", "w")},
+        {"h": "2..12", "w": "3..15"},
+        [{"h": 2, "w": 3}, {"h": 12, "w": 15}, {"h": 6, "w": 9}],
+    ),
     "greatest of all rows": on_shapes(
         node("Reshape", "x [-1,6]", "r"), node("TopK", "r [2]", "y at", axis=0)
     ),
