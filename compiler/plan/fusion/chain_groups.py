@@ -8,7 +8,7 @@ The kernel of such a group has several reductions. What each of them gives, with
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from tunefarm.compiler.errors import PlanError
 from tunefarm.compiler.graph.ir import Graph
@@ -20,6 +20,7 @@ from tunefarm.compiler.plan.decisions.plan_names import PlanNames
 from tunefarm.compiler.plan.fusion.fuse import Group
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.signature import ResultSource
 
 POOLS = ("max_pool", "average_pool", "sum_pool")
 MOST_PARTS = 3
@@ -43,6 +44,7 @@ class GroupChains:
         self._names = PlanNames(graph)
         self._readers = consumers(graph)
         self._loops = loop_regions(graph)
+        self._dynamic: Collection[str] | None = None
 
     def joined(self, plan: GraphPlan) -> tuple[Group, ...]:
         """The groups with those joined that `plan` chains, in execution order.
@@ -95,7 +97,9 @@ class GroupChains:
     def _not_read_once(self, value: str) -> str:
         """Why the value has to be there for others than one node; "" if it has not."""
         graph = self.graph
-        if graph.signature is not None and graph.signature.sizes:
+        if self._dynamic is None:
+            self._dynamic = _dynamic_values(graph)
+        if value in self._dynamic:
             return "shapes are dynamic"
         if value in graph.outputs:
             return f"{value} is an output"
@@ -110,6 +114,29 @@ def _group_of(groups: Sequence[Group], node: Node) -> tuple[int, Group]:
 def _first_core(graph: Graph, group: Group) -> Node | None:
     """The first contraction or pool of a group."""
     return next((node for node in group.nodes if is_part(graph, node)), None)
+
+
+def _dynamic_values(graph: Graph) -> Collection[str]:
+    """Values whose kernels may end at sizes that only a run knows, which chains cannot.
+
+    With dynamic inputs all do. A size that the graph computes is no extent of what it is computed
+    from: the convolutions before a NonMaxSuppression are as static as without it.
+    """
+    signature = graph.signature
+    if signature is None:
+        return ()
+    values = {node.output for node in graph.nodes}
+    if signature.sizes:
+        return values
+    found: set[str] = set()
+    results = (source for source in signature.sources if isinstance(source, ResultSource))
+    for size in {*graph.computed_sizes, *(source.output for source in results)}:
+        needed = {size}
+        for node in reversed(graph.nodes):
+            if node.output in needed:
+                needed.update(node.inputs)
+        found |= values - needed
+    return found
 
 
 def is_part(graph: Graph, node: Node) -> bool:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +19,8 @@ from tunefarm.compiler.kernels.chain import chain_parts, rows_read
 from tunefarm.compiler.kernels.kernel import KernelCall
 from tunefarm.compiler.plan.decisions.graph_plan import Chain, GraphPlan
 from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
+from tunefarm.compiler.types.signature import ResultSource, Signature
+from tunefarm.compiler.types.sizes import Symbol
 
 
 def conv(maker: GraphMaker, data: str, outputs: int, kernel: int = 1, groups: int = 1) -> str:
@@ -156,6 +159,26 @@ def test_chains_that_do_not_fit_are_refused(
     graph, value = make(GraphMaker())
     with pytest.raises(PlanError, match=re.escape(f"chain {value}: ") + f".*{reason}"):
         calls_of(graph, value)
+
+
+def with_computed_size(where: str) -> tuple[Graph, str]:
+    """Two convolutions, and a size that is computed of their result, or of another input."""
+    maker = GraphMaker()
+    first = conv(maker, maker.input(1, 1, 5, 6, 4), 4)
+    y = conv(maker, first, 4)
+    read = y if where == "after" else maker.input(1, 1, 5, 6, 4)
+    highest = maker.node("reduce_max", read, axes=(0, 1, 2, 3, 4), keepdims=False)
+    count = maker.node("cast", highest, to="i64")
+    graph = maker.graph(y, count)
+    symbol = Symbol("n", 1, 9)
+    signature = Signature((), (), (ResultSource(symbol, count, 0),), ())
+    return replace(graph, signature=signature), first
+
+
+def test_chains_stand_before_sizes_that_a_run_computes_not_behind_them() -> None:
+    assert len(calls_of(*with_computed_size("after"))) < 4
+    with pytest.raises(PlanError, match="shapes are dynamic"):
+        calls_of(*with_computed_size("before"))
 
 
 def test_four_parts_are_too_many() -> None:
