@@ -304,6 +304,8 @@ def _with_held_rows(form: TileForm) -> Iterator[TileForm]:
     if len(moving) != 1 or roles.block or not roles.column:
         return
     (load,) = moving
+    if any(map(loads, load.indices)):
+        return  # padding that only a run knows: what a tile reads is a region of unknown place
     places = [affine(item, {}) for item in load.indices if roles.column in axes_of(item)]
     taps = [(a, c) for place in places for a, c in place.terms if isinstance(a, str)]
     across = [(axis, c) for axis, c in taps if 1 < reduced.get(axis, 0) <= MAX_HELD]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from math import prod
+
 import numpy as np
 import onnx
 import pytest
 from onnx.helper import make_node as node
 
 from tests.compiler.frontend.onnx_models import integers, model, tensor
-from tests.compiler.frontend.sized_cases import CASES
+from tests.compiler.frontend.sized_cases import CASES, Case
 from tests.compiler.frontend.sized_model_cases import MORE_CASES
 from tests.compiler.frontend.sized_models import check_sizes
 from tests.compiler.frontend.sized_move_cases import MOVE_CASES
@@ -17,7 +20,7 @@ from tests.compiler.frontend.sized_place_cases import PLACE_CASES
 from tests.compiler.frontend.sized_shape_cases import SHAPE_CASES
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.kernels.kernel import KernelCall
-from tunefarm.compiler.pipeline import kernels_of
+from tunefarm.compiler.pipeline import compile_model, kernels_of
 from tunefarm.compiler.types.tensor_type import Array
 
 
@@ -59,6 +62,22 @@ def test_batches_of_two_inputs_are_taken_as_equal_and_checked() -> None:
     assert graph.signature is not None
     (equality,) = graph.signature.equalities
     assert {str(equality.left), str(equality.right)} == {"b", "c"}
+
+
+def test_windows_whose_padding_a_run_knows_hold_no_more_than_the_registers() -> None:
+    pool = node("MaxPool", ["x"], ["y"], kernel_shape=[2, 2], strides=[2, 2], auto_pad="SAME_UPPER")
+    case = Case([pool], {"x": (1, 4, "h", "w")}, {"h": "8..64", "w": "8..64"}, [])
+    dumped: list[str] = []
+
+    def keep(stage: str, text: str) -> None:
+        if stage == "loops":
+            dumped.append(text)
+
+    graph = import_model_proto(case.proto, case.shapes)
+    compile_model(graph, dump_after=keep)
+    held = re.findall(r"register [^\[]+: f32\[([\d, ]+)\]", "\n".join(dumped))
+    assert held
+    assert max(prod(map(int, shape.split(","))) for shape in held) <= 32 * 16  # of AVX-512
 
 
 def attention() -> onnx.ModelProto:
