@@ -223,6 +223,17 @@ def is_same_at_strides(node: OnnxNode, data: Value, kernel: tuple[int, ...]) -> 
     return any(of_size and stride > 1 for of_size, stride in zip(padded, strides, strict=True))
 
 
+def _same_begin(given: Windows, axis: int) -> int | None:
+    """The padding before an axis if it is the same for any size, as with 2x2 at a stride of 2."""
+    last = range(1, given.strides[axis] + 1)  # of the elements, those from the last window's on
+    totals = [max(given.reach(axis) - count, 0) for count in last]
+    if given.auto_pad == "SAME_UPPER":
+        begins = {total // 2 for total in totals}
+    else:
+        begins = {total - total // 2 for total in totals}
+    return begins.pop() if len(begins) == 1 else None
+
+
 def _padded(
     node: OnnxNode,
     data: Value,
@@ -250,6 +261,9 @@ def _padded(
             pads = (small, total - small)
             if given.auto_pad == "SAME_LOWER":
                 pads = pads[::-1]
+            before = _same_begin(given, number) if missing == 0 else None
+            if before is not None:  # as many windows as with so much behind
+                pads = before, max(given.reach(number) - 1 - before, 0)
         begin, end = pads
         if isinstance(begin, int) and isinstance(end, int) and missing == 0:
             rest[number], rest[number + rank] = begin, end

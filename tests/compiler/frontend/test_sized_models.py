@@ -65,7 +65,7 @@ def test_batches_of_two_inputs_are_taken_as_equal_and_checked() -> None:
 
 
 def test_windows_whose_padding_a_run_knows_hold_no_more_than_the_registers() -> None:
-    pool = node("MaxPool", ["x"], ["y"], kernel_shape=[2, 2], strides=[2, 2], auto_pad="SAME_UPPER")
+    pool = node("MaxPool", ["x"], ["y"], kernel_shape=[3, 3], strides=[2, 2], auto_pad="SAME_UPPER")
     case = Case([pool], {"x": (1, 4, "h", "w")}, {"h": "8..64", "w": "8..64"}, [])
     dumped: list[str] = []
 
@@ -78,6 +78,35 @@ def test_windows_whose_padding_a_run_knows_hold_no_more_than_the_registers() -> 
     held = re.findall(r"register [^\[]+: f32\[([\d, ]+)\]", "\n".join(dumped))
     assert held
     assert max(prod(map(int, shape.split(","))) for shape in held) <= 32 * 16  # of AVX-512
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "auto_pad", "is_moved"),
+    [
+        (2, 2, "SAME_UPPER", False),
+        (4, 2, "SAME_UPPER", False),
+        (3, 2, "SAME_LOWER", False),
+        (1, 2, "SAME_UPPER", False),
+        (2, 3, "SAME_UPPER", False),
+        (3, 2, "SAME_UPPER", True),
+        (2, 2, "SAME_LOWER", True),
+    ],
+)
+def test_data_is_moved_only_where_sizes_differ_in_the_padding_before_it(
+    kernel: int, stride: int, auto_pad: str, is_moved: bool
+) -> None:
+    window = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "auto_pad": auto_pad}
+    # Windows further apart than they reach are refused by onnxruntime's pools.
+    pools = ("MaxPool", "AveragePool") if kernel >= stride else ()
+    nodes = [node(name, ["x"], [name], **window) for name in pools]
+    nodes.append(node("Conv", ["x", "w"], ["Conv"], **window))
+    bounds = {"h": "5..11", "w": "5..12"}
+    sizes = [{"h": 5, "w": 9}, {"h": 8, "w": 6}, {"h": 11, "w": 11}, {"h": 10, "w": 12}]
+    filters = {"w": floats(3, 4, kernel, kernel)}
+    case = Case(nodes, {"x": (1, 4, "h", "w")}, bounds, sizes, filters, (*pools, "Conv"))
+    check_sizes(case.proto, case.shapes, case.calls())
+    graph = import_model_proto(case.proto, case.shapes)
+    assert ("shift" in {item.operator for item in graph.nodes}) == is_moved
 
 
 def attention() -> onnx.ModelProto:
