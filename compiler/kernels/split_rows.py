@@ -1,18 +1,33 @@
 """Split an axis of a kernel where a limit begins anew: rows of sentences, [b*s] -> [b, s].
 
 The inverse of merging axes: memory stays as it is, and what is read along the axis is another view.
+So is what rows of a length that only the run knows are merged to: they have a pitch that has them
+side by side.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.expr.affine import affine
-from tunefarm.compiler.expr.nodes import Binary, Const, Expr, Index, Load, add, index, integer, mul
-from tunefarm.compiler.expr.walk import postorder, transform
+from tunefarm.compiler.expr.nodes import (
+    Binary,
+    Const,
+    Expr,
+    Index,
+    Load,
+    Select,
+    add,
+    index,
+    integer,
+    mul,
+)
+from tunefarm.compiler.expr.parts import conjuncts
+from tunefarm.compiler.expr.walk import axes_of, postorder, transform
 from tunefarm.compiler.kernels.attention import attention_of
-from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.kernel import FusedKernel, RowPitch, ValidExtent
 from tunefarm.compiler.kernels.stage import Axis, Stage
 from tunefarm.compiler.types.dtypes import DType
 
@@ -47,6 +62,66 @@ def split_folds(kernel: FusedKernel) -> FusedKernel:
                 except ScheduleError:
                     continue
     return kernel
+
+
+def merged_rows(kernel: FusedKernel) -> FusedKernel:
+    """The kernel with rows and columns for an axis of the result that is read by these alone, with
+    a pitch that has rows side by side: y[i // w, i % w]; as it is where there is no such axis."""
+    stage, inner = kernel.output, 1
+    for position, axis in reversed(list(enumerate(stage.axes))):
+        place = index(axis.name)
+        width = next((w for node in postorder(stage.body) if (w := _width(node, place))), None)
+        if width is None:
+            inner *= axis.extent
+            continue
+        size, most = width
+        row, column = Axis(f"{axis.name}_q", axis.extent // most), Axis(f"{axis.name}_r", most)
+        body = transform(stage.body, partial(_apart, place=place, row=row, column=column))
+        if axis.name in axes_of(body):
+            return kernel
+        ends = [_end_at(inner, most, size)]
+        if isinstance(body, Select):  # what is not there may be anything
+            for condition in conjuncts(body.condition):
+                match condition:
+                    case Binary(op="lt", left=left, right=Load() as rows) if left == index(
+                        row.name
+                    ):
+                        ends.append(_end_at(inner * most, row.extent, rows))
+            body = body.then
+        period = inner * axis.extent
+        kept = (x for x in kernel.limits if x.stride >= period or x.stride * x.extent <= inner)
+        axes = (*stage.axes[:position], row, column, *stage.axes[position + 1 :])
+        pitch = RowPitch(inner, most, row.extent, size.buffer, ends[0].number, 0)
+        stages = (*kernel.stages[:-1], replace(stage, axes=axes, body=body))
+        return replace(kernel, stages=stages, limits=(*ends, *kept), pitch=pitch)
+    return kernel
+
+
+def _end_at(stride: int, extent: int, size: Load) -> ValidExtent:
+    (number,) = size.indices
+    assert isinstance(number, Const)
+    return ValidExtent(stride, extent, size.buffer, int(number.value))
+
+
+def _width(node: Expr, place: Expr) -> tuple[Load, int] | None:
+    """The size that a place is divided by, and its bound: max(min(size, most), 1)."""
+    match node:
+        case Binary(
+            op="floordiv" | "mod",
+            left=left,
+            right=Binary(
+                op="max", left=Binary(op="min", left=Load() as size, right=Const() as most)
+            ),
+        ) if left == place:
+            return size, int(most.value)
+    return None
+
+
+def _apart(node: Expr, place: Expr, row: Axis, column: Axis) -> Expr | None:
+    """Row and column of a place that is divided by a width."""
+    if _width(node, place) is None:
+        return None
+    return index((row if isinstance(node, Binary) and node.op == "floordiv" else column).name)
 
 
 def _undivided(stage: Stage) -> Stage:

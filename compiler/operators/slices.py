@@ -7,6 +7,7 @@ many elements as a run says.
     shift           y[…, i, …] = x[…, p, …] with p = sizes[start] + step * i, below sizes[end]
     ragged_concat   y[…, i, …] = a[…, i, …] where i < sizes[ends[0]], else
                                  b[…, i - sizes[ends[0]], …] where i < sizes[ends[1]], …
+    merge_rows      y[…, i, …] = x[…, i // w, i % w, …] with w = sizes[columns], below sizes[rows]
 
 Slices and channels of blocked data begin with a whole block. Behind the last of some channels lie
 those of the next branch, unless whoever joined them put padding there: `lane` is the number that it
@@ -14,7 +15,7 @@ holds.
 
 Where an operand of a shift or ragged concat has no such element, there is 0, or the one element
 that is a third operand of a shift. The first part of a ragged concat lies in a place as long as the
-whole.
+whole. Rows that are merged lie side by side: a kernel writes them so (`plan.sizes.pitches`).
 """
 
 from __future__ import annotations
@@ -35,7 +36,13 @@ from tunefarm.compiler.expr.nodes import (
 )
 from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse, Shape
-from tunefarm.compiler.operators.registry import REQUIRED, Positions
+from tunefarm.compiler.operators.registry import (
+    REQUIRED,
+    OperatorDefinition,
+    Pattern,
+    Positions,
+    register,
+)
 from tunefarm.compiler.operators.rules import check, check_same_dtype
 from tunefarm.compiler.operators.shape import register_move
 from tunefarm.compiler.operators.types import Types
@@ -360,4 +367,49 @@ register_move(
     axis=REQUIRED,
     ends=REQUIRED,
     dynamic=True,
+)
+
+# --- merge_rows ----------------------------------------------------------------------------------
+
+
+def _infer_merge_rows(attributes: Attributes, types: Types) -> TensorType:
+    """The importer says how much of the result is there."""
+    data, sizes = types.present(0), types.present(1)
+    axis = attributes.axis("axis", len(data.shape) - 1)
+    check(sizes.dtype is DType.I64 and len(sizes.shape) == 1, f"{sizes} is no vector of sizes")
+    numbers = [attributes.integer(name) for name in ("rows", "columns")]
+    check(all(0 <= number < sizes.size for number in numbers), f"{sizes} has no such element")
+    for position in (axis, axis + 1):
+        types.require_whole(0, position, "rows that are merged")
+    merged = whole(data.shape[axis] * data.shape[axis + 1])
+    return TensorType.of(data.dtype, (*data.dims[:axis], merged, *data.dims[axis + 2 :]))
+
+
+def _merge_rows(attributes: Attributes, use: Use) -> Tensor:
+    data, sizes, axis = use.input(0), use.input(1), attributes.integer("axis")
+    rows, columns = (sizes[(integer(attributes.integer(name)),)] for name in ("rows", "columns"))
+    width = binary("max", binary("min", columns, integer(data.shape[axis + 1])), integer(1))
+
+    def body(indices: tuple[Expr, ...]) -> Expr:
+        before, place, behind = indices[:axis], indices[axis], indices[axis + 1 :]
+        row, column = binary("floordiv", place, width), binary("mod", place, width)
+        element = data[(*before, row, column, *behind)]
+        within = all_of(binary("lt", row, rows), binary("lt", row, integer(data.shape[axis])))
+        return select(within, element, const(0, use.dtype))
+
+    return use.pointwise("rows", body)
+
+
+register(
+    OperatorDefinition(
+        "merge_rows",
+        Pattern.OPAQUE,
+        2,
+        _infer_merge_rows,
+        _merge_rows,
+        {"axis": REQUIRED, "rows": REQUIRED, "columns": REQUIRED},
+        passes=1,
+        alone=True,
+        dynamic=True,
+    )
 )

@@ -45,9 +45,17 @@ def rearranged(value: Value, shape: Sequence[Dimension], graph: GraphBuilder) ->
     kept = _common(before, after)
     begin, rows = before[:kept], before[kept:]
     moved: Dims = tuple(((size, bounds_of(size)[1]),) for size in after[kept:])
-    places = _places(rows, moved, graph)
     plain = graph.with_dims(graph.readable(value), None)
     first, last = tuple(map(extent_of, begin)), tuple(map(extent_of, end))
+    factors = joined(factor for axis in rows for factor in axis)
+    if len(factors) == 2 and extent_of(factors) == prod(map(extent_of, moved)) and len(moved) == 1:
+        (high, most_rows), (wide, most_columns) = factors
+        vector, (number, columns) = graph.vector_of((high, wide))
+        apart = graph.reshape(plain, (*first, most_rows, most_columns, *last))
+        numbers = {"axis": kept, "rows": number, "columns": columns}
+        result = graph.emit("merge_rows", apart, vector, **numbers)
+        return graph.with_dims(result, (*begin, *moved, *end))
+    places = _places(rows, moved, graph)
     flat = graph.reshape(plain, (prod(first), prod(map(extent_of, rows)), *last))
     picked = graph.emit("gather", flat, graph.reshape(places, (places.type.size,)), axis=1)
     result = graph.reshape(picked, (*first, *map(extent_of, moved), *last))

@@ -32,7 +32,7 @@ from tunefarm.compiler.kernels.kernel import (
     reads_of,
     written_by,
 )
-from tunefarm.compiler.kernels.split_rows import split_folds, split_rows
+from tunefarm.compiler.kernels.split_rows import merged_rows, split_folds, split_rows
 from tunefarm.compiler.kernels.workload_key import workload_key
 from tunefarm.compiler.loops.demand_analysis import DemandAnalysis
 from tunefarm.compiler.loops.lower_kernel import bounded_loops
@@ -357,7 +357,9 @@ def _reads_of(
     ends = [
         ValidExtent(x.stride, x.extent, sizes[x.sizes], x.number, x.offset) for x in sorted(own)
     ]
-    kernel = replace(split_rows(replace(call.kernel, limits=tuple(ends))), limits=())
+    kernel = merged_rows(replace(call.kernel, limits=tuple(ends)))
+    ends = list(kernel.limits)
+    kernel = replace(split_rows(kernel), limits=())
     nest = split_periods(bounded_loops(ScheduledKernel.of(kernel)), ends)
     nest = replace(nest, body=DemandAnalysis(nest, ends).guarded_body(nest.body))
     live = DemandAnalysis(nest, ends)
@@ -546,7 +548,7 @@ def without_computed_sizes(graph: Graph) -> Graph:
 def _limited(program: KernelProgram, call: KernelCall, limits: Sequence[ValueLimit]) -> KernelCall:
     """The call of the kernel with these limits."""
     if not limits:
-        kernel = split_folds(call.kernel)
+        kernel = split_folds(merged_rows(call.kernel))
         unchanged = kernel is call.kernel
         return call if unchanged else replace(call, kernel=kernel, key=workload_key(kernel))
     inputs, buffers = list(call.inputs), list(call.kernel.inputs)
@@ -565,7 +567,7 @@ def _limited(program: KernelProgram, call: KernelCall, limits: Sequence[ValueLim
         ),
     )
     joined = {name for item in program.calls if isinstance(item, JoinCall) for name in item.inputs}
-    kernel = split_folds(kernel)
+    kernel = split_folds(merged_rows(kernel))
     if call.output not in joined:
         kernel = split_rows(kernel)
     return replace(call, kernel=kernel, key=workload_key(kernel), inputs=tuple(inputs))

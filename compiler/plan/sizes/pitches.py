@@ -22,7 +22,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from tunefarm.compiler.expr.nodes import Binary, Expr, Load, Select, all_of, const, integer, select
+from tunefarm.compiler.expr.nodes import (
+    Binary,
+    Expr,
+    Load,
+    Select,
+    all_of,
+    const,
+    integer,
+    select,
+)
 from tunefarm.compiler.expr.parts import conjuncts
 from tunefarm.compiler.expr.walk import loads, transform
 from tunefarm.compiler.kernels.kept_inputs import inputs_kept
@@ -31,6 +40,7 @@ from tunefarm.compiler.kernels.kernel import (
     Call,
     DensePitch,
     FusedKernel,
+    JoinCall,
     KernelCall,
     KernelProgram,
     RowPitch,
@@ -63,107 +73,158 @@ lines of a cache do."""
 
 
 def pitch_rows(program: KernelProgram, target: Target) -> KernelProgram:
-    """The program in which values that only kernels read and write have a pitch, where they can.
+    """The program in which memory that only kernels read and write has a pitch, where it can.
 
     Its kernels have limits already. Matrix tiles load rows that are a fixed number of bytes apart:
     on targets that have them rows stay at their bounds where kernels read narrow types.
     """
     if SIZES not in program.types:
         return program
-    ends = {}
-    for call in _writers(program, target.product_tiles is not None):
-        end = _end_of_columns(call)
-        if end is not None:
-            ends[call.output] = end
+    memories = _memories(program)
+    ends = _ends(program, memories, target.product_tiles is not None)
     margins: dict[tuple[int, int], int] = {}  # by what rows with the same pitch share
-    for end in ends.values():
+    for end, _ in ends.values():
         if end.stride > 1:
             key = end.extent, end.number
             margins[key] = max(margins.get(key, 0), end.offset)
     pitches = {}
-    for name, end in ends.items():
+    for memory, (end, rows) in ends.items():
         margin, multiple = max(end.offset, 0), VECTOR
         if end.stride > 1:
             margin, multiple = margins[end.extent, end.number] + BEHIND, 1
         if margin + multiple - 1 < end.extent:
-            pitches[name] = (end, margin, multiple)
-    calls = tuple(_pitched(program, call, pitches) for call in program.calls)
-    return replace(program, calls=calls)
+            pitch = RowPitch(end.stride, end.extent, rows, SIZES, end.number, margin, multiple)
+            pitches[memory] = pitch
+    found = {name: pitches[memory] for name, memory in memories.items() if memory in pitches}
+    return replace(program, calls=tuple(_pitched(program, call, found) for call in program.calls))
 
 
-def _writers(program: KernelProgram, tiles: bool) -> Iterator[KernelCall]:
-    """Calls of kernels that alone write their results, which kernels alone read as they are.
+def _memories(program: KernelProgram) -> dict[str, str]:
+    """For each value the first of those that share its memory: views, and what is joined."""
+    first: dict[str, str] = {}
+    for call in program.calls:
+        if isinstance(call, ViewCall | JoinCall):
+            same = {first.get(name, name) for name in (*reads_of(call), call.output)}
+            shared = min(same)
+            first.update((name, shared) for name, own in list(first.items()) if own in same)
+            first.update(dict.fromkeys((*reads_of(call), call.output, *same), shared))
+    return {name: first.get(name, name) for name in program.types}
+
+
+def _ends(
+    program: KernelProgram, memories: Mapping[str, str], tiles: bool
+) -> dict[str, tuple[ValidExtent, int]]:
+    """Where rows end in memory that kernels alone write, each value once, and that kernels alone
+    read as it is; and how many rows a plane has.
 
     With `tiles` none of those kernels may be one for which matrix tiles are of use.
     """
-    written = Counter(name for call in program.calls for name in written_by(call))
+    written = Counter(
+        name for call in program.calls if not _is_same(call) for name in written_by(call)
+    )
     kept = {*program.inputs, *program.outputs, *program.constants}
+    kept.update(name for name, count in written.items() if count > 1)
     for call in program.calls:
         if not isinstance(call, KernelCall):
-            kept.update((*reads_of(call), *written_by(call)))
+            kept.update(() if _is_same(call) else (*reads_of(call), *written_by(call)))
             continue
-        buffers = zip(call.inputs, call.kernel.inputs, strict=True)
-        kept.update(name for name, buffer in buffers if program.types[name].shape != buffer.shape)
+        if call.kernel.pitch is not None:
+            kept.add(call.output)
         if call.kernel.leaves_rest or (tiles and any(map(_is_tiled, call.kernel.inputs))):
             kept.update((*call.inputs, call.output))
+    refused = {memories[name] for name in kept if name in memories}
+    ends: dict[str, tuple[ValidExtent, int]] = {}
     for call in program.calls:
-        if not isinstance(call, KernelCall) or written[call.output] > 1:
-            continue
-        if call.output not in kept and SIZES in call.inputs:
-            yield call
+        if isinstance(call, KernelCall) and (memory := memories[call.output]) not in refused:
+            end = _end_of_columns(call)
+            before = ends.get(memory, end)
+            if end is None or before is None or _unlike(end, before):
+                refused.add(memory)
+            else:
+                ends[memory] = max(end, before, key=lambda item: item[0].offset)
+    for call in program.calls:
+        refused.update(_misfits(program, call, memories, ends))
+    return {memory: end for memory, end in ends.items() if memory not in refused}
+
+
+def _is_same(call: Call) -> bool:
+    """Whether what a call gives is the memory of what it takes."""
+    return isinstance(call, ViewCall | JoinCall)
+
+
+def _unlike(one: tuple[ValidExtent, int], other: tuple[ValidExtent, int]) -> bool:
+    return replace(one[0], offset=0) != replace(other[0], offset=0) or one[1] != other[1]
+
+
+def _misfits(
+    program: KernelProgram,
+    call: Call,
+    memories: Mapping[str, str],
+    ends: Mapping[str, tuple[ValidExtent, int]],
+) -> Iterator[str]:
+    """The memory in which a call sees no planes of these rows, or not from a plane's first on."""
+
+    def planes(name: str) -> RowPitch | None:
+        if memories[name] not in ends:
+            return None
+        end, rows = ends[memories[name]]
+        return RowPitch(end.stride, end.extent, rows, SIZES, end.number, 0)
+
+    match call:
+        case KernelCall(kernel=kernel):
+            seen = [(call.output, kernel.output.shape)]
+            buffers = zip(call.inputs, kernel.inputs, strict=True)
+            seen += [(name, buffer.shape) for name, buffer in buffers]
+            for name, shape in seen:
+                if (pitch := planes(name)) and not pitch.fits(shape):
+                    yield memories[name]
+        case ViewCall() | JoinCall():
+            begins = [program.types[name].size for name in reads_of(call)]
+            if isinstance(call, ViewCall):
+                begins = [call.offset // program.types[call.output].dtype.bytes]
+            if (pitch := planes(call.output)) and any(begin % pitch.plane for begin in begins):
+                yield memories[call.output]
 
 
 def _is_tiled(buffer: Buffer) -> bool:
     return buffer.dtype in (DType.F16, DType.BF16, DType.I8, DType.U8)
 
 
-def _end_of_columns(call: KernelCall) -> ValidExtent | None:
-    """The limit that ends rows of the result of a call, of planes that end at run time too."""
+def _end_of_columns(call: KernelCall) -> tuple[ValidExtent, int] | None:
+    """The limit that ends rows of the result of a call, of planes that end at run time too, and
+    how many rows a plane has."""
+    if SIZES not in call.inputs:
+        return None
     shape = call.kernel.output.shape
     sizes = call.kernel.inputs[call.inputs.index(SIZES)].name
-    for position in reversed(range(2, len(shape))):
-        found = _limits_of(call.kernel, position, sizes)
-        if not found:
-            continue
-        outer = _limits_of(call.kernel, position - 1, sizes)
-        if len(shape) < LEAST_AXES or not outer:
-            return None
-        # The value's own size comes first: fills begin there, and tiles end there.
-        return min(found, key=lambda limit: (limit.offset > NEAR, limit.number))
-    return None
+    limits = [limit for limit in call.kernel.limits if limit.sizes == sizes]
+    least = min((limit.stride for limit in limits), default=0)
+    found = [limit for limit in limits if limit.stride == least]
+    if not found or len(shape) < LEAST_AXES or len({limit.extent for limit in found}) > 1:
+        return None
+    row = least * found[0].extent
+    outer = {limit.extent for limit in limits if limit.stride == row}
+    if len(outer) != 1 or row * min(outer) * shape[0] * shape[1] > math.prod(shape):
+        return None
+    # The value's own size comes first: fills begin there, and tiles end there.
+    end = min(found, key=lambda limit: (limit.offset > NEAR, limit.number))
+    return replace(end, sizes=SIZES), min(outer)
 
 
-def _limits_of(kernel: FusedKernel, position: int, sizes: str) -> list[ValidExtent]:
-    """The limits that end an axis of the output at one of the sizes."""
-    shape = kernel.output.shape
-    axis = math.prod(shape[position + 1 :]), shape[position], sizes
-    return [x for x in kernel.limits if (x.stride, x.extent, x.sizes) == axis]
-
-
-def _pitched(
-    program: KernelProgram, call: Call, pitches: Mapping[str, tuple[ValidExtent, int, int]]
-) -> Call:
+def _pitched(program: KernelProgram, call: Call, pitches: Mapping[str, RowPitch]) -> Call:
     """The call, of a kernel that knows how far apart rows are."""
     if not isinstance(call, KernelCall) or pitches.keys().isdisjoint((*call.inputs, call.output)):
         return call
     inputs, buffers, sizes = _with_sizes(program, call)
 
     def pitch(name: str) -> RowPitch | None:
-        if name not in pitches:
-            return None
-        end, margin, multiple = pitches[name]
-        plane = program.types[name].shape
-        rows = next(
-            plane[i - 1]
-            for i in range(1, len(plane))
-            if math.prod(plane[i + 1 :]) == end.stride and plane[i] == end.extent
-        )
-        return RowPitch(end.stride, end.extent, rows, sizes, end.number, margin, multiple)
+        return replace(pitches[name], sizes=sizes) if name in pitches else None
 
     buffers = [
         replace(buffer, pitch=pitch(name)) for name, buffer in zip(inputs, buffers, strict=True)
     ]
-    kernel = replace(call.kernel, inputs=tuple(buffers), pitch=pitch(call.output))
+    own = call.kernel.pitch or pitch(call.output)
+    kernel = replace(call.kernel, inputs=tuple(buffers), pitch=own)
     return replace(call, kernel=kernel, key=workload_key(kernel), inputs=inputs)
 
 

@@ -380,6 +380,19 @@ def _shifts() -> Iterator[Case]:
             yield case(name, "ragged_concat", operands, expected, axis=1, ends=ends)
 
 
+def _merged_rows() -> Iterator[Case]:
+    for dtype in ALL:
+        x = array(3, (2, 5, 7, 3), dtype)
+        for rows, columns in ((5, 7), (5, 4), (2, 7), (3, 1), (0, 2), (2, 0)):
+            places = np.arange(35)
+            row, column = np.divmod(places, max(1, columns))
+            there = (row < min(rows, 5))[None, :, None]
+            merged = np.where(there, x[:, np.minimum(row, 4), column], np.array(0, dtype))
+            name, numbers = f"{dtype}-{rows}x{columns}", {"rows": 1, "columns": 2}
+            operands, expected = [x, _ints(9, rows, columns)], _constant(merged)
+            yield case(name, "merge_rows", operands, expected, axis=1, **numbers)
+
+
 def movement_cases() -> list[Case]:
     """All cases of this file."""
     return [
@@ -397,4 +410,5 @@ def movement_cases() -> list[Case]:
         *_depth_and_space(),
         *_filled(),
         *_shifts(),
+        *_merged_rows(),
     ]

@@ -71,6 +71,7 @@ ACCEPTED: tuple[tuple[str, str, dict[str, Attribute], str], ...] = (
         {"axis": 1, "ends": (3,)},
         "i8[2, 3]",
     ),
+    ("merge_rows", "i8[2, 3, 4]; i64[2]", {"axis": 1, "rows": 0, "columns": 1}, "i8[2, 12]"),
     ("pad", "f32[3]; f32[]", {"pads": (1, -2)}, "f32[2]"),
     ("gather", "f32[5, 7]; i32[2, 3]", {"axis": 1}, "f32[5, 2, 3]"),
     ("gather_elements", "f32[5, 7]; i64[2, 9]", {"axis": 1}, "f32[2, 9]"),
@@ -152,6 +153,12 @@ REFUSED: tuple[tuple[str, str, dict[str, Attribute], str], ...] = (
         "f32[3]; i64[4]",
         {"axis": 0, "start": 4, "end": 0, "extent": 9},
         "i64[4] has no such element",
+    ),
+    (
+        "merge_rows",
+        "i8[2, 3]; i64[2]",
+        {"axis": 0, "rows": 0, "columns": 2},
+        "i64[2] has no such element",
     ),
     (
         "ragged_concat",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from tests.targets import target_named
 from tunefarm import compiler
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.kernels.flatten_axes import flatten_axes
-from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall, RowPitch
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall, RowPitch, ViewCall
 from tunefarm.compiler.kernels.kernel_sizes import as_logical, as_stored
 from tunefarm.compiler.kernels.merge_axes import merge_axes
 from tunefarm.compiler.kernels.serialize import kernel_from_json, kernel_to_json
@@ -145,6 +146,94 @@ def test_kernels_with_a_pitch_survive_json_and_keep_rows_and_columns_apart(model
         for merge in (merge_axes, flatten_axes):
             with pytest.raises(ScheduleError):
                 merge(kernel, names[rows], names[rows + 1])
+
+
+@pytest.fixture(scope="module")
+def merged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Planes of two sizes, one of them made of views, whose pixels become columns of one row."""
+    rng = np.random.default_rng(0)
+    node = helper.make_node
+    graph = helper.make_graph(
+        [
+            node("Conv", ["x", "taps"], ["a"], pads=[1, 1, 1, 1]),
+            node("ConvTranspose", ["a", "spread"], ["b"], strides=[2, 2]),
+            node("Relu", ["b"], ["c"]),
+            node("Reshape", ["a", "rows"], ["d"]),
+            node("Reshape", ["c", "rows"], ["e"]),
+            node("Concat", ["d", "e"], ["y"], axis=2),
+            node("Relu", ["d"], ["f"]),
+            node("Concat", ["d", "f"], ["g"], axis=1),
+            node("Transpose", ["g"], ["z"], perm=[0, 2, 1]),
+        ],
+        "merged",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, "h", "w"])],
+        [
+            helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 16, "p"]),
+            helper.make_tensor_value_info("z", TensorProto.FLOAT, ["n", "q", 32]),
+        ],
+        [
+            numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32) / 5, name)
+            for name, shape in (("taps", (16, 3, 3, 3)), ("spread", (16, 16, 2, 2)))
+        ]
+        + [numpy_helper.from_array(np.array([0, 16, -1]), "rows")],
+    )
+    path = tmp_path_factory.mktemp("merged") / "merged.onnx"
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path
+    )
+    return path
+
+
+@pytest.mark.parametrize("images", [1, 2])
+def test_pixels_in_one_row_are_right_at_all_sizes(merged: Path, images: int) -> None:
+    session = onnxruntime.InferenceSession(str(merged))
+    rng = np.random.default_rng(1)
+    shapes = {**SHAPES, "n": (f"1..{images}",)}
+    for threads in (1, 2):
+        built = compiler.build(merged, shapes=shapes, threads=threads)
+        for shape in [(1, 2, 2), (2, 9, 40), (1, 40, 9), (2, 16, 16), (1, 23, 37), (2, 40, 40)]:
+            count = min(shape[0], images)
+            x = rng.standard_normal((count, 3, *shape[1:])).astype(np.float32)
+            found, expected = built.run({"x": x}), session.run(["y", "z"], {"x": x})
+            for name, values in zip(("y", "z"), expected, strict=True):
+                np.testing.assert_allclose(found[name], values, rtol=1e-4, atol=1e-4)
+
+
+def test_rows_that_are_merged_are_written_side_by_side(merged: Path) -> None:
+    program = kernels_of(merged, target_named("x86-64-v3"), SHAPES)
+    calls = [call for call in program.calls if isinstance(call, KernelCall)]
+    assert not any("gather" in call.kernel.name for call in calls)
+    views = {call.input: call.output for call in program.calls if isinstance(call, ViewCall)}
+    beside = [
+        call for call in calls if (p := call.kernel.pitch) and (p.margin, p.multiple) == (0, 1)
+    ]
+    assert len(beside) == 2
+    for call in beside:
+        assert program.types[views[call.output]].shape[1:] == (
+            call.kernel.output.shape[1],
+            call.kernel.output.shape[2] * call.kernel.output.shape[3],
+        )
+
+
+def test_views_of_planes_have_the_pitch_of_what_they_are_views_of(merged: Path) -> None:
+    program = kernels_of(merged, target_named("x86-64-v3"), SHAPES)
+    calls = [call for call in program.calls if isinstance(call, KernelCall)]
+    made = {call.output: call.kernel.pitch for call in calls}
+    roots: dict[str, str] = {}
+    for call in program.calls:
+        if isinstance(call, ViewCall):
+            roots[call.output] = roots.get(call.input, call.input)
+    pairs = [
+        (made.get(roots[name]), buffer.pitch)
+        for call in calls
+        for name, buffer in zip(call.inputs, call.kernel.inputs, strict=True)
+        if name in roots
+    ]
+    alike = [(p, q) for p, q in pairs if isinstance(p, RowPitch) and p.margin + p.multiple > 1]
+    assert alike
+    for one, other in alike:
+        assert isinstance(other, RowPitch)
+        assert replace(one, sizes="") == replace(other, sizes="")
 
 
 @given(
