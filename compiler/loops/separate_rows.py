@@ -25,8 +25,10 @@ from tunefarm.compiler.expr.nodes import (
     Load,
     add,
     binary,
+    index,
     integer,
     mul,
+    sub,
     unary,
 )
 from tunefarm.compiler.expr.walk import axes_of, substitute
@@ -114,8 +116,8 @@ class _Rows:
         return (statement,) if guard is None else (If(guard, (statement,)),)
 
     def _vector(self, loop: For, ranges: RangeMap, known: tuple[Condition, ...]) -> Body:
-        """A vectorised loop: the guard of all its lanes stands before it; lanes that need one each
-        run one after the other where the last one is not in the row."""
+        """A vectorised loop: the guard of all its lanes stands before it; where the last one is not
+        in the row, those that are there are a mask, or run one after the other."""
         guards = [
             guard
             for statement in walk(loop.body)
@@ -133,8 +135,12 @@ class _Rows:
             return (If(guard, (loop,)),)
         if not _rises(guard, loop.variable, ranges):
             return (lanes,)
-        last = substitute(guard, {loop.variable: integer(loop.stop - 1)})
-        return If(last, (loop,)), If(unary("not", last), (lanes,))
+        first, last = (
+            substitute(guard, {loop.variable: integer(lane)}) for lane in (0, loop.stop - 1)
+        )
+        masked = _masked(loop, guard)
+        begun: Body = (lanes,) if masked is None else (If(first, (masked,)),)
+        return If(last, (loop,)), If(unary("not", last), begun)
 
     def _guard(self, statement: Stmt, ranges: RangeMap, known: Sequence[Condition]) -> Expr | None:
         """What keeps the writes of a statement in their row; None where all is known to do so."""
@@ -226,6 +232,21 @@ class _Rows:
                 terms = tuple((atom, by // column) for atom, by in units)
                 place, column = Affine(place.constant // column, terms), 1
         return binary("lt", place.to_expr(), mul(end, integer(column)))
+
+
+def _masked(loop: For, guard: Expr) -> For | None:
+    """The loop whose lanes write while a guard holds, which it does in the first one; None where
+    it is about more than their number."""
+    if not isinstance(guard, Binary) or loop.start:
+        return None
+    place = affine(guard.left, {})
+    if place.coefficient(loop.variable) != 1:
+        return None
+    before = place.plus(Affine(0, ((loop.variable, 1),)), -1).to_expr()
+    if loop.variable in axes_of(before):
+        return None
+    count = binary("max", sub(guard.right, before), integer(1))
+    return replace(loop, body=(If(binary("lt", index(loop.variable), count), loop.body),))
 
 
 def _rises(guard: Expr, variable: str, ranges: RangeMap) -> bool:

@@ -198,8 +198,11 @@ def form_cycles(context: TileContext) -> float:
     tiles = tiles_of(context)
     best: Any = best_tile(context, tiles)
     columns, vectors = map(float, best)
-    none = np.zeros(1, np.bool_)
-    row = row_cycles(context, np.array([columns]), np.array([vectors]), none, none).item()
+    tile, none = (np.array([columns]), np.array([vectors])), np.zeros(1, np.bool_)
+    if context.has_dynamic_columns:
+        row = dynamic_row_cycles(context, *tile, none).item()
+    else:
+        row = row_cycles(context, *tile, none, none).item()
     across = math.ceil(context.extent(context.roles.column) / columns)
     row += across * context.interleaves(columns, vectors) / 2
     if unpacks(context.kernel):

@@ -5,7 +5,19 @@ from __future__ import annotations
 import pytest
 
 from tunefarm.compiler.errors import ScheduleError
-from tunefarm.compiler.expr.nodes import Expr, Load, add, binary, const, index, integer, mul, unary
+from tunefarm.compiler.expr.affine import affine
+from tunefarm.compiler.expr.nodes import (
+    Binary,
+    Expr,
+    Load,
+    add,
+    binary,
+    const,
+    index,
+    integer,
+    mul,
+    unary,
+)
 from tunefarm.compiler.kernels.kernel import RowPitch
 from tunefarm.compiler.loops.ir import (
     Body,
@@ -67,15 +79,30 @@ def test_tiles_that_no_size_ends_are_tested_before_their_vectors() -> None:
     assert vectors.kind is LoopKind.VECTORISED
 
 
-def test_lanes_that_are_columns_are_written_one_by_one_where_a_row_ends() -> None:
-    store = Store(
-        "y",
-        (integer(0), integer(0), index("h"), add(mul(index("b"), integer(4)), index("c"))),
-        const(0.0, DType.F32),
-    )
+def lanes_that_are_columns(by: int) -> Body:
+    """for b: vector for c in 0..4: y[0, 0, h, 4 b + by c] = 0"""
+    place = add(mul(index("b"), integer(4)), mul(index("c"), integer(by)))
+    store = Store("y", (integer(0), integer(0), index("h"), place), const(0.0, DType.F32))
     body: Body = (For("c", 0, 4, LoopKind.VECTORISED, (store,)),)
     body = (For("b", 0, WIDTH // 4, LoopKind.SERIAL, body),)
-    found = separate_rows(nest((For("h", 0, ROWS, LoopKind.SERIAL, body),), 1, column=1))
+    return (For("h", 0, ROWS, LoopKind.SERIAL, body),)
+
+
+def test_lanes_that_are_columns_are_masked_where_a_row_ends() -> None:
+    found = separate_rows(nest(lanes_that_are_columns(1), 1, column=1))
+    whole, rest, first, mask = guards(found.body)
+    kinds = [s.kind for s in (*whole.body, *first.body) if isinstance(s, For)]
+    assert kinds == [LoopKind.VECTORISED, LoopKind.VECTORISED]
+    assert rest.condition == unary("not", whole.condition)
+    left = add(add(SIZE, integer(1)), mul(index("b"), integer(-4)))
+    assert isinstance(mask.condition, Binary)
+    assert isinstance(mask.condition.right, Binary)
+    assert affine(mask.condition.right.left, {}) == affine(left, {})
+    assert mask.condition.left == index("c")
+
+
+def test_lanes_that_are_columns_apart_are_written_one_by_one_where_a_row_ends() -> None:
+    found = separate_rows(nest(lanes_that_are_columns(2), 1, column=1))
     whole, rest = guards(found.body)[:2]
     kinds = [s.kind for s in (*whole.body, *rest.body) if isinstance(s, For)]
     assert kinds == [LoopKind.VECTORISED, LoopKind.SERIAL]

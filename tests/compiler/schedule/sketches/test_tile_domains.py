@@ -61,3 +61,14 @@ def test_tiles_of_dynamic_rows_suit_short_ones_too() -> None:
     dynamic = replace(static, inputs=(*static.inputs, sizes), limits=limits)
     (rows, _), (fewer, _) = (default_of(k, "x86-64-v4")["tile"] for k in (static, dynamic))
     assert rows == 13 and fewer < 13
+
+
+def test_forms_are_compared_by_dynamic_rows_of_all_lengths() -> None:
+    """Tiles of channels leave more of short rows over than vectors along them do."""
+    conv = ("conv", ["x0", "x1"], {"strides": (2, 1), "pads": (1, 1, 1, 1)})
+    static = kernel_of([f32(2, 256, 8, 80), f32(384, 256, 3, 3)], [conv], ["x1"])
+    sizes = Buffer("in2", DType.I64, (1,))
+    limits = (ValidExtent(1, 80, "in2", 0),)
+    dynamic = replace(static, inputs=(*static.inputs, sizes), limits=limits)
+    space = schedule_space(dynamic, target_named("x86-64-v4"))
+    assert space.default().sketch == "tiled"
