@@ -3,8 +3,9 @@
     conv: f32[1, 4, 160, 160, 8], width <= 160  ->  rows of conv are min(160, width + 3) * 8 apart
 
 A value lies at its bounds: an image of 320 columns in a build for up to 960 would use every third
-part of each row only, and what streams it would jump from page to page. Planes stay where they are,
-so that views and joins of whole planes are what they were.
+part of each row only, and what streams it would jump from page to page. Planes of a dynamic height
+stay where they are, so that views and joins of whole planes are what they were; of a fixed height
+all rows of a value follow each other, whatever axes a kernel has for them.
 
     fill = select(i3 < w, select(i2 < h, x[i0, i1, i2, i3], 0), 0)
       ->   x lies dense at run time: image i0 begins at i0 * 3 * h * w, and row i2 at i2 * w
@@ -191,8 +192,8 @@ def _is_tiled(buffer: Buffer) -> bool:
 
 
 def _end_of_columns(call: KernelCall) -> tuple[ValidExtent, int] | None:
-    """The limit that ends rows of the result of a call, of planes that end at run time too, and
-    how many rows a plane has."""
+    """The limit that ends rows of the result of a call, and how many rows a plane has: all where
+    planes do not end at run time."""
     if SIZES not in call.inputs:
         return None
     shape = call.kernel.output.shape
@@ -200,15 +201,17 @@ def _end_of_columns(call: KernelCall) -> tuple[ValidExtent, int] | None:
     limits = [limit for limit in call.kernel.limits if limit.sizes == sizes]
     least = min((limit.stride for limit in limits), default=0)
     found = [limit for limit in limits if limit.stride == least]
-    if not found or len(shape) < LEAST_AXES or len({limit.extent for limit in found}) > 1:
+    if not found or least > VECTOR or len({limit.extent for limit in found}) > 1:
         return None
-    row = least * found[0].extent
+    row, total = least * found[0].extent, math.prod(shape)
     outer = {limit.extent for limit in limits if limit.stride == row}
-    if len(outer) != 1 or row * min(outer) * shape[0] * shape[1] > math.prod(shape):
+    rows = min(outer, default=total // row)
+    planes = math.prod(shape[:2]) if len(shape) >= LEAST_AXES else total  # images, channels
+    if len(outer) > 1 or rows == 1 or (outer and row * rows * planes > total):
         return None
     # The value's own size comes first: fills begin there, and tiles end there.
     end = min(found, key=lambda limit: (limit.offset > NEAR, limit.number))
-    return replace(end, sizes=SIZES), min(outer)
+    return replace(end, sizes=SIZES), rows
 
 
 def _pitched(program: KernelProgram, call: Call, pitches: Mapping[str, RowPitch]) -> Call:

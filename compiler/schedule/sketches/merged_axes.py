@@ -73,7 +73,10 @@ def flatten_short_rows(
         shared = threads > 1 and second.extent >= LONG_ROW * lanes
         if kernel.limited_within(end) or (shared and kernel.limited_at(end - 1)):
             break
-        flat = flatten_axes(kernel, first.name, second.name)
+        try:
+            flat = flatten_axes(kernel, first.name, second.name)
+        except ScheduleError:
+            break  # rows lie apart
         is_short = second.extent <= lanes and not _is_looked_up(kernel)
         if divisions(flat) > divisions(kernel) and not is_short:
             break
@@ -97,7 +100,10 @@ def flatten_single_rows(kernel: FusedKernel) -> tuple[FusedKernel, tuple[Flatten
         first, second = kernel.output.axes[position : position + 2]
         if kernel.limited_within(position + 1):
             continue
-        flat = flatten_axes(kernel, first.name, second.name)
+        try:
+            flat = flatten_axes(kernel, first.name, second.name)
+        except ScheduleError:
+            continue
         if divisions(flat) <= divisions(kernel):
             kernel = flat
             steps.append(FlattenAxes(first.name, second.name))

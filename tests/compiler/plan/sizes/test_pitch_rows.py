@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.targets import target_named
 from tunefarm import compiler
 from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.kernels.flatten_axes import flatten_axes
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall, RowPitch, ViewCall
 from tunefarm.compiler.kernels.kernel_sizes import as_logical, as_stored
@@ -112,6 +113,46 @@ def test_values_between_kernels_have_a_pitch_and_ports_have_none(model: Path) ->
                 wanted.margin,
                 wanted.multiple,
             )
+
+
+LINES = SHAPES | {"h": (16,)}
+"""Images of a fixed height, as lines of text and spectrograms are."""
+
+
+def test_outputs_of_lines_are_right_at_all_widths(model: Path) -> None:
+    session, rng = onnxruntime.InferenceSession(str(model)), np.random.default_rng(2)
+    built = compiler.build(model, shapes=LINES)
+    for images, width in [(1, 2), (2, 9), (1, 16), (2, 37), (1, 40), (2, 3)]:
+        x = rng.standard_normal((images, 3, 16, width)).astype(np.float32)
+        found, expected = built.run({"x": x}), session.run(["y", "z"], {"x": x})
+        for name, values in zip(("y", "z"), expected, strict=True):
+            np.testing.assert_allclose(found[name], values, rtol=1e-4, atol=1e-4)
+
+
+def test_all_rows_of_lines_are_apart_by_what_is_there(model: Path) -> None:
+    """Whatever axes a kernel has for them: images and channels begin with a row."""
+    own = [kernel for kernel in kernels(model, target_named("x86-64-v3")) if kernel.pitch]
+    lines = kernels_of(model, target_named("x86-64-v3"), LINES)
+    pitched = [
+        (call.kernel.pitch, lines.types[call.output].size)
+        for call in lines.calls
+        if isinstance(call, KernelCall) and call.kernel.pitch
+    ]
+    assert len(pitched) >= len(own)
+    assert all(pitch.plane == size for pitch, size in pitched)
+
+
+def test_a_square_of_dynamic_sides_has_no_planes() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 21]>
+        squares (float[n,n] x) => (y) { a = Relu (x)  b = Softmax (a)  y = Add (a, b) }"""
+    )
+    built = compiler.build(import_model_proto(model, {"n": ("20..21",)}))
+    x = np.random.default_rng(3).standard_normal((21, 21)).astype(np.float32)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    np.testing.assert_allclose(
+        built.run({"x": x})["y"], session.run(None, {"x": x})[0], rtol=1e-5, atol=1e-6
+    )
 
 
 def test_rows_of_vectors_begin_at_whole_vectors(model: Path) -> None:
