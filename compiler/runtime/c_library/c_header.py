@@ -47,7 +47,7 @@ enum {{
     {macro}_OK = 0,
     {macro}_ERROR_NULL = 1,      /* io, a pointer in it, or the workspace is null */
     {macro}_ERROR_WORKSPACE = 2, /* the workspace is not aligned to {macro}_ALIGNMENT */
-    {macro}_ERROR_CPU = 3,       /* this CPU lacks instructions that the code needs */
+    {macro}_ERROR_CPU = 3,       /* this CPU lacks some instructions that the code needs */
     {macro}_ERROR_FUNCTION = 4{size_error}
 }};
 

@@ -223,7 +223,7 @@ int {name}_run({const}struct {name}_io *io, void *workspace)
 
 def _lacking(targets: Sequence[Target]) -> str:
     """What an error says of a CPU that has not the features of any of these."""
-    text = "this CPU lacks instructions that the code needs"
+    text = "this CPU lacks some instructions that the code needs"
     features = [checked_features(target) for target in targets]
     if any(name.startswith(TILE_FEATURES) for needed in features for name in needed):
         text += ", or its kernel does not permit matrix tiles"
