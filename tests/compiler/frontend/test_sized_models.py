@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from math import prod
+from typing import Any
 
 import numpy as np
 import onnx
@@ -95,7 +96,11 @@ def test_windows_whose_padding_a_run_knows_hold_no_more_than_the_registers() -> 
 def test_data_is_moved_only_where_sizes_differ_in_the_padding_before_it(
     kernel: int, stride: int, auto_pad: str, is_moved: bool
 ) -> None:
-    window = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "auto_pad": auto_pad}
+    window: dict[str, Any] = {
+        "kernel_shape": [kernel] * 2,
+        "strides": [stride] * 2,
+        "auto_pad": auto_pad,
+    }
     # Windows further apart than they reach are refused by onnxruntime's pools.
     pools = ("MaxPool", "AveragePool") if kernel >= stride else ()
     nodes = [node(name, ["x"], [name], **window) for name in pools]
