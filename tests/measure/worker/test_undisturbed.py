@@ -129,7 +129,7 @@ def group() -> Iterator[Path]:
 _IN_GROUP = """
 import os, sys, time
 from pathlib import Path
-from tunefarm.measure.cpu_quota import read_quota
+from tunefarm.measure.cpus import read_quota
 from tunefarm.measure.worker.timer import UndisturbedSlices
 Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
 quota = read_quota()
