@@ -173,7 +173,7 @@ def test_code_of_drawn_products_computes_what_they_mean() -> None:
         inputs = inputs_of(kernel, seed)
         with emulated_tiles() as emulated:
             outcome = run_guarded(kernel, made[0], inputs, target, threads)
-            count.products += emulated.products
+        count.products += emulated.products
         assert not outcome.problem
         assert_close(outcome.output, kernel, inputs)
 
