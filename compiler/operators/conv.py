@@ -36,6 +36,7 @@ from tunefarm.compiler.operators.types import Types
 from tunefarm.compiler.operators.use import Attributes, Use
 from tunefarm.compiler.operators.windows import (
     Windows,
+    fill_behind,
     match_channels,
     read_windows,
     require_whole_taps,
@@ -116,7 +117,7 @@ def _infer_conv(attributes: Attributes, types: Types) -> TensorType:
         if windows.reach(axis) > 1 or windows.begins[axis] or windows.ends[axis]:
             if attributes.integer("pad_value"):
                 types.require_whole(0, 2 + axis, "an axis among other values than 0")
-            types.fill(0, 2 + axis, "zero")
+            fill_behind(types, windows, axis, "zero")
     spatial = [slid_axis(types, windows, axis) for axis in range(windows.rank)]
     if layout == "NCHW":
         return TensorType.of(dtype, (data.dims[0], weight.dims[0], *spatial))

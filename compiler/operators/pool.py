@@ -31,7 +31,13 @@ from tunefarm.compiler.operators.registry import (
 from tunefarm.compiler.operators.rules import check, check_dtype, divide_by_count
 from tunefarm.compiler.operators.types import Types
 from tunefarm.compiler.operators.use import Attributes, Use
-from tunefarm.compiler.operators.windows import Windows, read_windows, slid_axis, spatial_names
+from tunefarm.compiler.operators.windows import (
+    Windows,
+    fill_behind,
+    read_windows,
+    slid_axis,
+    spatial_names,
+)
 from tunefarm.compiler.types.dtypes import FLOATS, NUMBERS, DType
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
@@ -68,10 +74,11 @@ def _infer_pool(allowed: frozenset[DType], fill: str) -> TypeRule:
                 "data",
             )
             if fill:
-                types.fill(0, 2 + axis, fill)
+                fill_behind(types, windows, axis, fill)
             else:
                 types.require_whole(0, 2 + axis, "the axis of averages")
-        # As many windows as fit: an importer that wants one more says so. The only may be cut.
+        # As many windows as fit: an importer that wants one more fills what it reads, and says so.
+        # The only one may be cut.
         slid = (
             slid_axis(types, windows, axis, count, cut=True) for axis, count in enumerate(outputs)
         )

@@ -11,7 +11,7 @@ from tunefarm.compiler.kernels.kernel import KernelBuilder, Tensor
 from tunefarm.compiler.operators.rules import check, pad_stage
 from tunefarm.compiler.operators.types import Types
 from tunefarm.compiler.operators.use import Attributes
-from tunefarm.compiler.types.dims import Axis, extent_of, is_unpadded, whole
+from tunefarm.compiler.types.dims import Axis, extent_of, is_unpadded, size_of, whole
 from tunefarm.compiler.types.sizes import Dimension, bounds_of, divide, greater
 
 
@@ -112,6 +112,15 @@ def window_count(
             hint="raise the lower bound of its symbols",
         )
     return count
+
+
+def fill_behind(types: Types, windows: Windows, number: int, content: str) -> None:
+    """Ask for `content` behind the true size of a spatial axis of the first operand, unless its
+    windows all end within that: as many as fit are there."""
+    axis = types.axis(0, 2 + number)
+    room = bounds_of(size_of(axis))[0] + windows.begins[number] - windows.reach(number)
+    if windows.ends[number] or room < 0:
+        types.fill(0, 2 + number, content)
 
 
 def slid_axis(

@@ -14,11 +14,13 @@ from tunefarm.compiler.frontend.operators.reduce import renumbered
 from tunefarm.compiler.frontend.operators.windows import (
     Windows,
     average_of_there,
+    filled_behind,
     is_same_at_strides,
     max_windows,
     overhanging_ends,
     pool_windows,
     pooled_windows,
+    rounds_up,
     same_average,
     window_attributes,
     with_ceil_count,
@@ -31,6 +33,7 @@ from tunefarm.compiler.types.sizes import Dimension
 @converter("MaxPool", 1, 8, 10, 11, 12, 22)
 def max_pool(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
     data, found = max_windows(node, node.input(0), graph)
+    data = filled_behind(data, "lowest", rounds_up(node), graph)
     windows = {**found.steps, "kernel": found.kernel, "pads": found.pads, "shape": found.shape}
     largest = graph.emit("max_pool", data, **windows)
     result = with_ceil_count(largest, data, found, node, graph)
@@ -111,7 +114,7 @@ def average_value(node: OnnxNode, data: Value, graph: GraphBuilder, *, counts_wh
         return same_average(node, data, graph)
     found = pool_windows(node, data.shape[2:])
     begins, ends = found.pads[: data.rank - 2], found.pads[data.rank - 2 :]
-    counts_whole = counts_whole and not node.integer("ceil_mode", 0)
+    counts_whole = counts_whole and not rounds_up(node)
     if counts_whole:
         more = overhanging_ends(data.shape[2:], found)
         ends = tuple(
@@ -127,7 +130,7 @@ def average_value(node: OnnxNode, data: Value, graph: GraphBuilder, *, counts_wh
         return with_ceil_count(total, data, found, node, graph)
 
     least = tuple(map(found.reach, range(data.rank - 2))) if counts_whole else None
-    return average_of_there(data, windows, counts_pads, sized, graph, least)
+    return average_of_there(data, windows, counts_pads, sized, graph, least, hangs=rounds_up(node))
 
 
 def _over_space(node: OnnxNode, name: str, data: Value, graph: GraphBuilder) -> Value:
@@ -183,6 +186,7 @@ def global_lp_pool(node: OnnxNode, graph: GraphBuilder) -> Value:
 def lp_pool(node: OnnxNode, graph: GraphBuilder) -> Value:
     data, p = node.input(0), _power(node)
     powers, found = pooled_windows(node, raised(data, p, graph), 0.0, graph)
+    powers = filled_behind(powers, "zero", rounds_up(node), graph)
     total = graph.emit(
         "sum_pool", powers, kernel=found.kernel, **found.steps, pads=found.pads, shape=found.shape
     )

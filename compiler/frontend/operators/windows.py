@@ -185,11 +185,24 @@ def _sums(node: OnnxNode, data: Value, graph: GraphBuilder) -> tuple[Value, tupl
     return graph.emit("sum_pool", data, **windows), found.kernel
 
 
+def rounds_up(node: OnnxNode) -> bool:
+    """Whether a pool's last window may hang over the end of the data."""
+    return bool(node.integer("ceil_mode", 0))
+
+
+def filled_behind(data: Value, content: str, hangs: bool, graph: GraphBuilder) -> Value:
+    """The data of a pool; where its windows hang over the end `content` is behind it."""
+    if hangs:
+        for axis in range(2, data.rank):
+            data = graph.padded.filled(data, axis, content)
+    return data
+
+
 def with_ceil_count(
     result: Value, data: Value, found: Windows, node: OnnxNode, graph: GraphBuilder
 ) -> Value:
     """The result of a pool with the number of windows that `ceil_mode` makes it have."""
-    if data.padded is None or not node.integer("ceil_mode", 0) or found.auto_pad.startswith("SAME"):
+    if data.padded is None or not rounds_up(node) or found.auto_pad.startswith("SAME"):
         return result
     rank = len(found.kernel)
     for number in range(rank):
@@ -305,15 +318,18 @@ def average_of_there(
     sized: Callable[[Value], Value],
     graph: GraphBuilder,
     least: Sequence[int] | None = None,
+    *,
+    hangs: bool = False,
 ) -> Value:
     """Sums over windows by the number of elements that are there.
 
-    `windows` has the attributes of a pool; `sized` gives what it makes the number of windows. Where
-    padding counts, a window that it reaches across counts as one of `least` elements by axis: those
-    that are cut off, too.
+    `windows` has the attributes of a pool; `sized` gives what it makes the number of windows, the
+    last of which `hangs` over the end. Where padding counts, a window that it reaches across counts
+    as one of `least` elements by axis: those that are cut off, too.
     """
     pads, rank = windows["pads"], data.rank - 2
-    total = sized(graph.emit("sum_pool", graph.cast(data, data.dtype.wide), **windows))
+    summed = filled_behind(graph.cast(data, data.dtype.wide), "zero", hangs, graph)
+    total = sized(graph.emit("sum_pool", summed, **windows))
     around = (0,) * rank
     if counts_pads:
         around = tuple(map(sum, zip(pads[:rank], pads[rank:], strict=True)))
@@ -325,6 +341,6 @@ def average_of_there(
         extents = tuple(map(max, extents, least))
     ones = graph.constant(np.ones((1, 1, *extents), total.dtype.numpy))
     there = [((size, extent),) for size, extent in zip(sizes, extents, strict=True)]
-    ones = graph.padded.begins(ones, (ONE, ONE, *there))
+    ones = filled_behind(graph.padded.begins(ones, (ONE, ONE, *there)), "zero", hangs, graph)
     counts = sized(graph.emit("sum_pool", ones, **{**windows, "pads": pads}))
     return graph.cast(graph.emit("div", total, counts), data.dtype)

@@ -222,6 +222,14 @@ CASES: dict[str, Case] = {
     ),
     "max_pool": on_image("MaxPool", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]),
     "max_pool_ceil": on_image("MaxPool", kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1),
+    "max_pool_ceil_across": on_image("MaxPool", kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1),
+    "max_pool_within": on_image("MaxPool", kernel_shape=[2, 2], strides=[2, 2]),
+    "max_pool_before": on_image("MaxPool", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 0, 0]),
+    "average_pool_within": on_image("AveragePool", kernel_shape=[3, 3], strides=[2, 1]),
+    "average_pool_ceil": on_image("AveragePool", kernel_shape=[2, 3], strides=[2, 2], ceil_mode=1),
+    "lp_pool_ceil": on_image("LpPool", kernel_shape=[2, 2], strides=[2, 3], ceil_mode=1),
+    "conv_within": on_image("Conv", "w", w=floats(3, 4, 2, 2), strides=[2, 2]),
+    "conv_within_each": on_image("Conv", "w", w=floats(4, 1, 3, 3), group=4, strides=[2, 1]),
     "average_pool": on_image("AveragePool", kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 1, 1]),
     "average_pool_whole": on_image(
         "AveragePool", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1], count_include_pad=1
