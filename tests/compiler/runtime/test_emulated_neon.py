@@ -76,7 +76,7 @@ def test_a_library_for_a_newer_cpu_says_so(tmp_path: Path) -> None:
     spec = compile_model(import_model_proto(proto), target=target_named("neoverse-v1")).spec
     cross_compiled(spec, tmp_path, "mlp")
     example_outputs(spec, tmp_path, "mlp", random_inputs(spec), cpu="max")
-    with pytest.raises(AssertionError, match="lacks some instructions that the code needs: bf16 dot"):
+    with pytest.raises(AssertionError, match=r"lacks some instructions .*: bf16 dot"):
         run_emulated(tmp_path, "mlp_example", cpu="cortex-a72")
 
 
