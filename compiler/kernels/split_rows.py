@@ -81,12 +81,13 @@ def merged_rows(kernel: FusedKernel) -> FusedKernel:
             return kernel
         ends = [_end_at(inner, most, size)]
         if isinstance(body, Select):  # what is not there may be anything
-            for condition in conjuncts(body.condition):
-                match condition:
-                    case Binary(op="lt", left=left, right=Load() as rows) if left == index(
-                        row.name
-                    ):
-                        ends.append(_end_at(inner * most, row.extent, rows))
+            ends += [
+                _end_at(inner * most, row.extent, condition.right)
+                for condition in conjuncts(body.condition)
+                if isinstance(condition, Binary)
+                and (condition.op, condition.left) == ("lt", index(row.name))
+                and isinstance(condition.right, Load)
+            ]
             body = body.then
         period = inner * axis.extent
         kept = (x for x in kernel.limits if x.stride >= period or x.stride * x.extent <= inner)

@@ -23,16 +23,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from tunefarm.compiler.expr.nodes import (
-    Binary,
-    Expr,
-    Load,
-    Select,
-    all_of,
-    const,
-    integer,
-    select,
-)
+from tunefarm.compiler.expr.nodes import Binary, Expr, Load, Select, all_of, const, integer, select
 from tunefarm.compiler.expr.parts import conjuncts
 from tunefarm.compiler.expr.walk import loads, transform
 from tunefarm.compiler.kernels.kept_inputs import inputs_kept
