@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -85,6 +86,11 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     return SimpleNamespace(model=model, db=db, result=json.loads(result.read_text()))
 
 
+def sources(report: dict[str, Any]) -> dict[str, str]:
+    """Where the schedule of each kernel is from, as a build reports it."""
+    return {kernel["key"]: kernel["schedule_source"] for kernel in report["kernels"]}
+
+
 def trials_in(db: Path) -> int:
     connection = sqlite3.connect(f"file:{db}?mode=ro", uri=True)
     try:
@@ -101,7 +107,13 @@ def test_tune_measures_every_kernel_and_both_models(tuned: SimpleNamespace) -> N
     assert all(task["best_seconds"] > 0 for task in result["tasks"])
     assert result["latency"]["untuned"] > 0 and result["latency"]["tuned"] > 0
     # Where new schedules make the model slower, which noise may, the default ones stay.
-    assert result["build"]["tuned_share"] == (0.0 if result["latency"]["is_slower"] else 1.0)
+    searched = {task["workload"] for task in result["tasks"] if task["trials"] > 1}
+    tuned_keys = {key for key, source in sources(result["build"]).items() if source == "tuned"}
+    assert (
+        tuned_keys.isdisjoint(searched)
+        if result["latency"]["is_slower"]
+        else searched <= tuned_keys
+    )
     assert trials_in(tuned.db) == result["measured"]
 
 
@@ -175,10 +187,7 @@ def test_run_profiles_every_kernel(
     profile = json.loads(result.read_text())["profile"]
     assert profile["repeat"] == 3
     kernels = profile["kernels"]
-    assert {kernel["key"] for kernel in kernels} == {
-        task["workload"] for task in tuned.result["tasks"]
-    }
-    assert all(kernel["schedule_source"] == "tuned" for kernel in kernels)
+    assert sources(profile) == sources(tuned.result["build"])
     assert sum(kernel["share"] for kernel in kernels) == pytest.approx(1.0)
     assert sum(kernel["seconds"] for kernel in kernels) == pytest.approx(profile["sum_of_kernels"])
     for text in ("GFLOP/s", "sum of kernels: ", *(kernel["key"][:8] for kernel in kernels)):
@@ -191,7 +200,8 @@ def test_build_reports_every_kernel(tune: CommandLine, tuned: SimpleNamespace) -
         "build", "--model", tuned.model, "--db", tuned.db, "--output", "t.tuned", "--json", "-"
     )
     report = json.loads(result.out)
-    assert {kernel["schedule_source"] for kernel in report["kernels"]} == {"tuned"}
+    assert sources(report) == sources(tuned.result["build"])
+    assert report["tuned_share"] == pytest.approx(tuned.result["build"]["tuned_share"], rel=0.1)
     assert sum(kernel["share"] for kernel in report["kernels"]) == pytest.approx(1.0)
 
 

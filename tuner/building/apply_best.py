@@ -30,7 +30,7 @@ from tunefarm.db import queries
 from tunefarm.db.records import BestRecord, TaskKey, TrialRecord
 from tunefarm.db.store import Store
 from tunefarm.tuner.building.report import NOMINEE_LEFT
-from tunefarm.tuner.records.applicable_records import ApplicableRecords, nominees_left
+from tunefarm.tuner.records.applicable_records import ApplicableRecords, nominees_left, own_origin
 from tunefarm.tuner.records.trials import record_to_apply, reference_note, task_key
 from tunefarm.tuner.records.unapplied import PRECISION, Unapplied, Wanted, unapplied
 
@@ -55,29 +55,33 @@ def choose_from(
     With `predict` a kernel without a record gets the schedule that is predicted from the records of
     others, if that is clearly faster than the default one.
 
-    With `applicable` only those records count that these say, and a kernel of which nothing but the
-    default schedule was tried has no tuned one. Without them all records of the task do: a job
-    measures what it makes of them.
+    With `applicable` only those records count that these say. Without them all records of the task
+    do: a job measures what it makes of them. A kernel of which nothing but the default schedule was
+    tried has no tuned one.
 
     The function raises DatabaseError for a record whose schedule cannot be read.
     """
 
     first = {best.key: best for best in settled}
 
-    def find(key: TaskKey) -> TrialRecord | None:
+    def find(key: TaskKey) -> tuple[TrialRecord | None, bool]:
+        """The record, and whether there was anything to choose from."""
         if key in first:
-            return queries.trial_of(store, first[key])
+            return queries.trial_of(store, first[key]), True
         if applicable is not None:
-            taken = applicable.of(key.workload).taken
-            return None if taken is None else taken.record
+            found = applicable.of(key.workload)
+            return None if found.taken is None else found.taken.record, found.searched
         record, confirmed = record_to_apply(store, key) or (None, False)
-        return record if confirmed or not only_confirmed else None
+        if record is None or confirmed:
+            return record, confirmed
+        tried = queries.schedules(store, key, own_origin(store, target.key))
+        return None if only_confirmed else record, len(tried) > 1
 
     like = task_key("", target, threads, numerics)
     predict_from_others = _predictor(store, target, like, applicable)
 
     def choose(kernel: FusedKernel) -> ScheduleChoice | None:
-        record = find(task_key(workload_key(kernel), target, threads, numerics))
+        record, searched = find(task_key(workload_key(kernel), target, threads, numerics))
         if record is None:
             return predict_from_others(kernel) if predict else None
         try:
@@ -87,11 +91,10 @@ def choose_from(
                 f"{store.name}: record {record.number} holds no schedule: {error.message}",
                 hint="tune db check tells more",
             ) from error
-        source, number = TUNED, str(record.number)
+        is_open = not searched and _is_unsearched(schedule, kernel, target, record.key)
+        source, number = DEFAULT if is_open else TUNED, str(record.number)
         if applicable is not None:
             found = applicable.of(record.key.workload)
-            if not found.searched and _is_unsearched(schedule, kernel, target, record.key):
-                source = DEFAULT
             if found.taken is not None and found.taken.database != store.name:
                 number = f"{found.taken.database}:{number}"
         return ScheduleChoice(schedule, source, number, record.latency)
