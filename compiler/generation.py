@@ -233,7 +233,7 @@ class Generator:
         logits = self._prefill(ids)
         for number in range(max_tokens):
             drawn = [
-                sampling.draw(row.astype(np.float32), random)
+                sampling.draw(row.astype(np.float32, copy=False), random)
                 for row, random in zip(logits, randoms, strict=True)
             ]
             yield tuple(
@@ -406,9 +406,12 @@ class _Lengths:
         return max(min(high, count) for low, high in self.parts if low <= count)
 
     def part(self, name: str, cache: AnyArray, past: int) -> AnyArray:
-        """So many tokens of a cache; all of one that does not grow."""
+        """So many tokens of a cache; all of one that does not grow. A cache of so many tokens is
+        returned itself: the executable knows where its own results are."""
         axis = self.axes.get(name)
-        return cache if axis is None else cache[(*(slice(None),) * axis, slice(past))]
+        if axis is None or cache.shape[axis] == past:
+            return cache
+        return cache[(*(slice(None),) * axis, slice(past))]
 
     def sizes(self, batch: int, count: int, past: int) -> dict[str, int]:
         """The sizes of a call by the names of symbols."""

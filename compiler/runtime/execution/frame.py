@@ -81,16 +81,20 @@ class Places:
 
 
 class LentArray:
-    """An array that is lent: where it is, and how many bytes there are."""
+    """An array that a frame has returned: where it is, how many bytes there are from there on, and
+    the memory that it is a part of, `skip` bytes behind whose beginning."""
 
-    __slots__ = ("address", "array", "bytes")
+    __slots__ = ("address", "array", "bytes", "memory", "skip")
 
-    def __init__(self, array: AnyArray, address: int, count: int) -> None:
+    def __init__(
+        self, array: AnyArray, address: int, count: int, memory: AnyArray, skip: int
+    ) -> None:
         self.array, self.address, self.bytes = array, address, count
+        self.memory, self.skip = memory, skip
 
 
 Lent: TypeAlias = dict[int, LentArray]
-"""The arrays that a frame has lent, by their `id`: calls that get one know where it is."""
+"""The arrays that a frame has returned, by their `id`: calls that get one know where it is."""
 
 
 class LentPlaces:
@@ -100,58 +104,47 @@ class LentPlaces:
     the memory any more, nor to the array, no array is left that could see it change.
     """
 
-    __slots__ = ("_bytes", "_kept", "_lent", "_memories", "_skips")
+    __slots__ = ("_bytes", "_kept", "_lent")
 
     def __init__(self, count: int, lent: Lent) -> None:
         """Each has `count` bytes."""
         self._bytes = count
         self._lent = lent
-        self._memories: list[AnyArray] = []
-        self._skips: list[int] = []
         self._kept: list[LentArray] = []
 
     def lend(
         self, shape: Sequence[int], dtype: np.dtype[np.generic], strides: Sequence[int]
     ) -> LentArray:
         """An array of this shape at the beginning of a place that nobody has."""
-        memories, kept = self._memories, self._kept
-        for number, item in enumerate(kept):
+        for item in self._kept:
             if (
                 getrefcount(item.array) == _UNUSED
-                and getrefcount(memories[number]) == _UNUSED_BUT_BY_ARRAY
+                and getrefcount(item.memory) == _UNUSED_BUT_BY_ARRAY
             ):
                 break
         else:
-            number = self._keep()
-            item = kept[number]
+            item = self._keep()
         del self._lent[id(item.array)]
-        array = item.array = np.ndarray(
-            shape, dtype, memories[number], self._skips[number], strides
-        )
+        array = item.array = np.ndarray(shape, dtype, item.memory, item.skip, strides)
         self._lent[id(array)] = item
         return item
 
-    def _keep(self) -> int:
-        """The number of a new memory."""
+    def _keep(self) -> LentArray:
+        """A new memory, and an array of no elements in it."""
         if len(self._kept) == _MOST_KEPT:
-            item = self._kept.pop(0)
-            del self._memories[0], self._skips[0]  # whoever has it keeps it alive
-            del self._lent[id(item.array)]
+            del self._lent[id(self._kept.pop(0).array)]  # whoever has it keeps it alive
         memory = np.empty(self._bytes + ALIGNMENT, np.uint8)
         start = address_of(memory)
         skip = -start % ALIGNMENT
-        item = LentArray(memory[skip:skip], start + skip, self._bytes)
-        self._memories.append(memory)
-        self._skips.append(skip)
+        item = LentArray(memory[skip:skip], start + skip, self._bytes, memory, skip)
         self._kept.append(item)
         self._lent[id(item.array)] = item
-        return len(self._kept) - 1
+        return item
 
 
-_alone = LentArray(np.empty(0), 0, 0)
+_alone = LentArray(np.empty(0), 0, 0, np.empty(0), 0)
 _UNUSED = getrefcount(_alone.array)
-_alone_in_list = [np.empty(0)]
-_UNUSED_BUT_BY_ARRAY = getrefcount(_alone_in_list[0]) + 1
+_UNUSED_BUT_BY_ARRAY = _UNUSED + 1
 """The references to what only its keeper has, counted as `lend` counts them."""
 
 
@@ -191,6 +184,7 @@ class Frame:
         "_results",
         "_sizes",
         "_staging",
+        "_written_over",
         "arena",
         "arguments",
         "inputs",
@@ -208,7 +202,8 @@ class Frame:
         self.inputs = pointer_table([0] * ports.tables.inputs.count)
         self.outputs = pointer_table([0] * ports.tables.outputs.count)
         self.inputs[ports.tables.state] = self._sizes.address
-        self._lent: Lent = {}  # results of earlier calls that lie in places
+        self._lent: Lent = {}  # results of earlier calls in places and in the memory of arguments
+        self._written_over: dict[int, LentArray] = {}  # the latter, of the last call, by output
         self._input_places, self._output_places = Places(ports.inputs), Places(ports.outputs)
         self._lent_places = {
             port.position: LentPlaces(port.bytes, self._lent)
@@ -434,24 +429,36 @@ class Frame:
         for output, number in sources.items():
             check_in_place(pairs[output], inputs[number], read[number] is not None)
         check_apart(pairs, [read[number] for number in sources.values()], read)
+        before, self._written_over = self._written_over, {}
         results: dict[str, AnyArray] = {}
         for port in self._output_ports:
             if port.name in sources:
                 number = sources[port.name]
                 address = read[number] or 0
-                results[port.name] = self._over(port, inputs[number], address)
+                results[port.name] = self._over(port, number, inputs[number], address)
                 self._put(port, address, address)
+        for item in before.values():
+            self._lent.pop(id(item.array), None)
+        for item in self._written_over.values():
+            self._lent[id(item.array)] = item
         return results
 
-    def _over(self, port: ModelPort, array: AnyArray, address: int) -> AnyArray:
-        """The result that lies in the memory of an argument."""
-        shape = self._sizes.shapes[port.alike]
+    def _over(self, port: ModelPort, number: int, array: AnyArray, address: int) -> AnyArray:
+        """The result that lies in the memory of the argument with this number."""
+        shape, program = self._sizes.shapes[port.alike], self._sizes.program
         if shape == array.shape:
             return array
-        memory = array if array.base is None else array.base
-        assert isinstance(memory, np.ndarray)
-        strides = port.rooms[self._sizes.program].strides
-        return np.ndarray(shape, port.dtype, memory, address - address_of(memory), strides)
+        known = self._lent.get(id(array))
+        if known is None:
+            memory = array if array.base is None else array.base
+            assert isinstance(memory, np.ndarray)
+            skip = address - address_of(memory)
+        else:
+            memory, skip = known.memory, known.skip
+        result: AnyArray = np.ndarray(shape, port.dtype, memory, skip, port.rooms[program].strides)
+        count = self._input_ports[number].rooms[program].bytes
+        self._written_over[port.position] = LentArray(result, address, count, memory, skip)
+        return result
 
     def _read_in_place(self) -> list[int | None]:
         """Where each argument is that lies as its place does; None for one that was copied."""

@@ -137,7 +137,8 @@ def check_apart(
 
     `read` are the addresses of all inputs, and `pairs` say which ones are written over.
     """
-    if len({*written}) < len(written) or sum(map(read.count, written)) > len(written):
+    places = {*written}
+    if len(places) < len(written) or sum(address in places for address in read) > len(written):
         names = ", ".join(sorted(pairs.values()))
         raise InputError(
             f"an input that the model writes over shares memory with another one ({names})",
