@@ -14,7 +14,14 @@ from tunefarm.compiler.llvm.byte_tables import ByteTables
 from tunefarm.compiler.llvm.dot_products import DotEmitter
 from tunefarm.compiler.llvm.expressions import ExpressionEmitter
 from tunefarm.compiler.llvm.loads import Lane
-from tunefarm.compiler.llvm.parallel_loops import Leave, RangeLoop, call_outlined, outline
+from tunefarm.compiler.llvm.parallel_loops import (
+    Leave,
+    RangeLoop,
+    ask_for,
+    call_outlined,
+    outline,
+    read_by_all,
+)
 from tunefarm.compiler.llvm.registers import Registers
 from tunefarm.compiler.llvm.results import ResultEmitter
 from tunefarm.compiler.llvm.tiles import TileEmitter
@@ -296,6 +303,9 @@ class _FunctionEmitter:
             emitter = _FunctionEmitter(kernel, inner, buffers, workspace)
             emitter.addresses.ranges.update(ranges)
             emitter.addresses.names.update(zip(outside, values, strict=True))
+            shared = (*kernel.nest.inputs, *(memory for memory, _ in kernel.workspace.values()))
+            for memory in read_by_all(loop, shared):
+                ask_for(inner, emitter.addresses.storages[memory.name].pointer, memory.type.bytes)
             return (
                 lambda start, stop: emitter._serial(loop, start, stop),
                 lambda: emitter.tiles.finish(name),

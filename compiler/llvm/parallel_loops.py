@@ -4,15 +4,22 @@ The function's context is { buffers, workspace, next chunk, number of chunks } a
 the serial loops outside; threads draw chunk numbers from the shared counter. Where chunks differ
 by an iteration the longer ones come first, so that what is left for the last draws is as even as
 it can be.
+
+A thread that multiplies packed weights first asks for what each of its iterations reads whole, such
+as the other factor of a product of one row: another core has just written it, and its lines would
+come one after the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import TypeAlias
 
+from tunefarm.compiler.expr.walk import axes_of, loads
+from tunefarm.compiler.llvm.loads import CACHE_LINE
 from tunefarm.compiler.llvm.writer import FunctionWriter
-from tunefarm.compiler.loops.ir import For
+from tunefarm.compiler.loops.ir import Dot, For, Let, Memory, Store, Update, values_of, walk
 from tunefarm.compiler.machine.amx_set_up import TILED
 
 RangeLoop: TypeAlias = Callable[[str, str], None]  # emits the loop over [start, stop)
@@ -132,3 +139,46 @@ def outline(loop: For, name: str, writer: FunctionWriter, body: Body, outside: i
     end()
     writer.line("ret void")
     return f"define internal void @{name}(ptr %context) nounwind {{\nentry:\n{writer.text()}\n}}"
+
+
+MOST_ASKED_FOR = 24 * 1024
+"""Bytes of a buffer that is asked for at once: half of a first-level cache."""
+
+
+def read_by_all(loop: For, memories: Sequence[Memory]) -> list[Memory]:
+    """The small ones of these that a parallel loop of dot products reads at the same places in each
+    of its iterations."""
+    if not any(isinstance(statement, Dot) for statement in walk(loop.body)):
+        return []
+    own, inside = {loop.variable}, {loop.variable}
+    read: dict[str, set[str]] = {}
+    for statement in walk(loop.body):
+        if isinstance(statement, For | Let | Dot):
+            inside.add(statement.variable)
+        if isinstance(statement, Let) and axes_of(statement.value) & own:
+            own.add(statement.variable)
+        if isinstance(statement, Store | Update | Dot):
+            for load in chain.from_iterable(map(loads, values_of(statement))):
+                read.setdefault(load.buffer, set()).update(*map(axes_of, load.indices))
+    return [
+        memory
+        for memory in memories
+        if CACHE_LINE < memory.type.bytes <= MOST_ASKED_FOR
+        and memory.name in read
+        and read[memory.name] <= inside - own
+    ]
+
+
+def ask_for(writer: FunctionWriter, pointer: str, count: int) -> None:
+    """Have so many bytes brought to this thread's core, all lines at once."""
+    before, head, done = writer.block, writer.label("ask"), writer.label("asked")
+    offset, following = writer.fresh("o"), writer.fresh("n")
+    writer.line(f"br label %{head}")
+    writer.begin_block(head)
+    writer.line(f"{offset} = phi i64 [ 0, %{before} ], [ {following}, %{head} ]")
+    line = writer.emit(f"getelementptr i8, ptr {pointer}, i64 {offset}")
+    writer.call("llvm.prefetch.p0", [f"ptr {line}", "i32 0", "i32 3", "i32 1"])
+    writer.line(f"{following} = add nsw i64 {offset}, {CACHE_LINE}")
+    more = writer.emit(f"icmp slt i64 {following}, {count}")
+    writer.line(f"br i1 {more}, label %{head}, label %{done}")
+    writer.begin_block(done)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from tunefarm.compiler.expr.nodes import binary, const
+from tunefarm.compiler.expr.nodes import Load, binary, const, index
 from tunefarm.compiler.kernels.kernel import KernelBuilder
 from tunefarm.compiler.llvm import compile_kernel
+from tunefarm.compiler.llvm.parallel_loops import MOST_ASKED_FOR, read_by_all
+from tunefarm.compiler.loops.ir import Dot, For, LoopKind, Memory, Store
 from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
 from tunefarm.compiler.runtime.machine.threads import Runtime
 from tunefarm.compiler.schedule.schedule import Schedule
@@ -76,3 +79,36 @@ def test_longer_chunks_are_drawn_first(
     found = pieces(extent, chunks, threads)
     assert [len(piece) for piece in found] == sizes
     assert [i for piece in found for i in piece] == list(range(extent))
+
+
+def a_loop(terms: int, row: str = "t") -> tuple[For, list[Memory]]:
+    """A parallel loop, `sums[i] = bias[i] + the sum of x[row] * w[i, t]`, and what it reads."""
+    memories = [
+        Memory("x", DType.I8, (terms,)),
+        Memory("w", DType.I8, (96, terms)),
+        Memory("bias", DType.F32, (96,)),
+    ]
+    left, right = Load(DType.I8, "x", (index(row),)), Load(DType.I8, "w", (index("i"), index("t")))
+    dot = Dot("sums", (index("i"),), "t", terms, left, right)
+    first = Store("sums", (index("i"),), Load(DType.F32, "bias", (index("i"),)))
+    return For("i", 0, 96, LoopKind.PARALLEL, (first, dot)), memories
+
+
+@pytest.mark.parametrize(
+    ("terms", "row", "asked"),
+    [
+        (4096, "t", ["x"]),
+        (4096, "i", []),  # each iteration reads a part of its own
+        (4096, "before", []),  # where it reads is known outside of the loop alone
+        (64, "t", []),  # one line
+        (MOST_ASKED_FOR + 1, "t", []),
+    ],
+)
+def test_threads_ask_for_what_all_iterations_read(terms: int, row: str, asked: list[str]) -> None:
+    loop, memories = a_loop(terms, row)
+    assert [memory.name for memory in read_by_all(loop, memories)] == asked
+
+
+def test_loops_without_dot_products_ask_for_nothing() -> None:
+    loop, memories = a_loop(4096)
+    assert read_by_all(replace(loop, body=loop.body[:1]), memories) == []
