@@ -5,7 +5,7 @@ read_history      what the database knows of other kernels      (tuner.model)
 make_tasks        a kernel -> its space, its strategy           (tuner.search)
 Job.register      the job's record; what earlier runs measured
 Job.prepare       the untuned model, built and run once         (tuner.job_models)
-Job.choose_plans  what the graph decides, measured; the tasks are its kernels   (tuner.plans)
+Job.choose_plans  what the graph decides, compared; the tasks are its kernels   (tuner.plans)
 Job.search        proposals -> measurements -> finalists        (tuner.search, tuner.confirm)
 Job.confirm       the whole model with the former and the new schedules, at several sizes
 """
@@ -228,7 +228,7 @@ class Job:
         return [JobTask(task.key, task.progress.occurrences) for task in self.tasks]
 
     def _resume(self) -> None:
-        """Take over what was measured of the tasks by earlier jobs, and for a plan of this one."""
+        """Take over what was measured of the tasks by earlier jobs, and by this one."""
         self.seen = queries.last_trial(self.store)
         own: list[TrialRecord] = []
         for task in self.tasks:
@@ -283,23 +283,21 @@ class Job:
         self.models.prepare(self.tasks)
 
     def choose_plans(self) -> bool:
-        """Search what the graph decides, and make the tasks of what was chosen; False if it was
+        """Choose what the graph decides, and make the tasks of what was chosen; False if it was
         interrupted."""
         plans = self.models.plans
         if not plans.are_searched:
             return True
         self._enter(phases.PLANNING)
         with interruptible() as interrupt:
-            changed = self.models.choose_plans(self.tasks, self.make_runner, interrupt, job=self.id)
-        self.measured = plans.measured.total()
-        self.monitor.count(plans.measured.elements())
-        if changed or self.measured:
+            changed = self.models.choose_plans(self.tasks, interrupt)
+        if changed:
             self.tasks, self.background = self.make_tasks()
             self.store.replace_tasks(self.id, self._recorded_tasks())
             self._resume()
         if interrupt.asked:
             return False
-        if changed or self.measured:
+        if changed:
             self.models.place(self.tasks)
         for target in changed:
             self.progress.message(f"plan: {plans.decided(target)}")

@@ -1,7 +1,7 @@
 """The whole models of a job: builds for each of its targets, which have the last word.
 
 prepare             the untuned models, built and run once; where their calls have their buffers
-choose_plans        what the graph decides, measured                            (tuner.plans)
+choose_plans        what the graph decides, compared                            (tuner.plans)
 confirm_elsewhere   those for other kinds of machines, measured by nodes of a cluster
 confirm             with the former and the new schedules, at several sizes     (tuner.confirm)
 keep_latency        how long the model takes, recorded
@@ -51,7 +51,6 @@ from tunefarm.tuner.confirm.whole_model import (
     unmeasured,
 )
 from tunefarm.tuner.interrupt import Interrupt
-from tunefarm.tuner.job_request import MakeRunner
 from tunefarm.tuner.plans.job_plans import JobPlans
 from tunefarm.tuner.records.model_latencies import Conditions, record_latency
 from tunefarm.tuner.records.size_ranges import SizePlan, SizePoint, points_of, searched_points
@@ -142,29 +141,20 @@ class JobModels:
                 task.placements = placements[task.built_as]
                 task.cache_state = states.get(task.built_as, {})
 
-    def choose_plans(
-        self,
-        tasks: Sequence[TuningTask],
-        make_runner: MakeRunner,
-        interrupt: Interrupt,
-        *,
-        job: str,
-    ) -> list[Target]:
-        """Search what the graph decides, for each target that can be measured here; the targets
-        that have another plan now. `job` is the id of the record."""
+    def choose_plans(self, tasks: Sequence[TuningTask], interrupt: Interrupt) -> list[Target]:
+        """Choose what the graph decides, for each target that can be measured here; the targets
+        that have another plan now."""
         here = [target for target in self.targets if self.is_here(target)]
         if len(here) < len(self.targets):
             self.notify("plan: the rules decide for machines of another kind than this")
         changed = []
         for target in here:
             seconds = self.time.planning_seconds
-            if self.plans.search(
+            if self.plans.choose(
                 target,
                 self._builds(target),
                 compare_here(COMPARISON_SECONDS, _agree(tasks, target)),
-                make_runner,
                 interrupt,
-                job=job,
                 name=self.name,
                 seconds=None if seconds is None else seconds / len(here),
             ):

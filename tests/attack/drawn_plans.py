@@ -68,7 +68,7 @@ def _drawn(sites: GraphSites, rng: random.Random) -> Iterator[Decision]:
 
 def candidates_of(sites: GraphSites, rng: random.Random) -> Iterator[Decision]:
     """Every decision that may be worth something, and some that are not; layouts are drawn."""
-    yield from sites.merges
+    yield from _siblings(sites.planned)
     groups = fuse(sites.optimised)
     names, known = PlanNames(sites.optimised), {node.output for node in sites.planned.nodes}
     chains = GroupChains(sites.optimised, groups)
@@ -83,6 +83,17 @@ def candidates_of(sites: GraphSites, rng: random.Random) -> Iterator[Decision]:
             block = rng.choice((usual, usual, rng.choice(BLOCKS), shape[1]))
             yield Layout(node.output, block if block != 1 else PLAIN)
     yield from _wild(sites, rng)
+
+
+def _siblings(graph: Graph) -> Iterator[Decision]:
+    """Two convolutions of the same data, whether they can be merged or not."""
+    seen: dict[str, str] = {}
+    for node in graph.nodes:
+        if node.operator == "conv":
+            if node.inputs[0] in seen:
+                yield Merged((seen.pop(node.inputs[0]), node.output))
+            else:
+                seen[node.inputs[0]] = node.output
 
 
 def _wild(sites: GraphSites, rng: random.Random) -> Iterator[Decision]:

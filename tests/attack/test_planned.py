@@ -48,7 +48,7 @@ def test_every_kind_of_decision_is_drawn() -> None:
     target = host_target()
     plans = [
         drawn_plan(import_model_proto(draw_network(seed).proto()), target, seed)
-        for seed in range(12)
+        for seed in range(24)
     ]
     kinds = {decision.kind for plan in plans for decision in plan.decisions}
     assert kinds == {"chain", "layout", "merged"}

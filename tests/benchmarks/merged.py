@@ -1,13 +1,12 @@
-"""What it brings to run contractions of the same data as one.
+"""What it brings to run convolutions of the same data as one.
 
     python -m tests.benchmarks.merged [MODEL ...] [--threads 1,2] [--seconds 4] [--each]
 
-A model is a name of the zoo, `inception`: modules like those of GoogLeNet (Szegedy et al.,
-arXiv:1409.4842), or `heads:40:64:64,80`: 3x3 convolutions to 64 and 80 channels of three images of
-40x40 and 64 channels; by default those of the zoo that have such contractions. Both builds have
-default schedules and take turns in one process; printed is the time of the merged one over the
-other's with its 95 % interval, below 1 where merging is faster, of CPU time on one thread. `--each`
-merges one set at a time as well. What an untuned build merges by estimates is a line of its own.
+A model is a name of the zoo, or `heads:40:64:64,80`: 3x3 convolutions to 64 and 80 channels of
+three images of 40x40 and 64 channels. Both builds have default schedules and take turns in one
+process; printed is the time of the merged one over the other's with its 95 % interval, below 1
+where merging is faster, of CPU time on one thread. `--each` merges one set at a time as well. What
+an untuned build merges by estimates is a line of its own.
 """
 
 from __future__ import annotations
@@ -40,47 +39,7 @@ from tunefarm.tuner.confirm.latency import (
     pinned,
 )
 
-MODELS = ("inception", "yolov8n", "encoder", "vit_tiny", "decoder_prefill", "decoder_step")
-
-Module = tuple[int, int, int, int, int, int]
-"""Channels of an inception module: direct, 3x3 reduced and wide, 5x5 reduced and wide, pooled."""
-
-MODULES: dict[int, tuple[Module, ...]] = {
-    28: ((64, 96, 128, 16, 32, 32), (128, 128, 192, 32, 96, 64)),
-    14: ((192, 96, 208, 16, 48, 64), (160, 112, 224, 24, 64, 64), (128, 128, 256, 24, 64, 64)),
-    7: ((256, 160, 320, 32, 128, 128), (384, 192, 384, 48, 128, 128)),
-}
-"""By extent of the image: of GoogLeNet 3a and 3b, 4a to 4c, and 5a and 5b."""
-
-
-def inception(path: Path) -> None:
-    """Write a model of these modules."""
-    net = NetworkBuilder("inception", 0)
-    data = Layer(net.input("input", (1, 192, 28, 28)), 192)
-    for extent, modules in MODULES.items():
-        if extent < max(MODULES):
-            data = net.max_pool(data, 3, 2, padding=1)
-        for number, channels in enumerate(modules):
-            data = _module(net, f"{extent}.{number}", data, channels)
-    net.output(data.name, "output", (1, data.channels, extent, extent))
-    onnx.save(net.model(), path)
-
-
-def _module(net: NetworkBuilder, name: str, data: Layer, channels: Module) -> Layer:
-    direct, reduced, wide, more_reduced, wider, pooled = channels
-
-    def conv(part: str, data: Layer, channels: int, kernel: int) -> Layer:
-        padding = kernel // 2
-        made = net.conv(f"{name}.{part}", data, channels, kernel, padding=padding, bias=True)
-        return net.relu(made)
-
-    parts = (
-        conv("direct", data, direct, 1),
-        conv("wide", conv("reduced", data, reduced, 1), wide, 3),
-        conv("wider", conv("more_reduced", data, more_reduced, 1), wider, 5),
-        conv("pooled", net.max_pool(data, 3, 1, padding=1), pooled, 1),
-    )
-    return net.concat(*parts)
+MODELS = ("yolov8n", "heads:40:64:64,80")
 
 
 def heads(path: Path, extent: int, channels: int, branches: Sequence[int]) -> None:
@@ -143,9 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         for model in options.models:
             path = Path(folder, f"{model}.onnx")
-            if model == "inception":
-                inception(path)
-            elif model.startswith("heads:"):
+            if model.startswith("heads:"):
                 _, extent, channels, branches = model.split(":")
                 heads(path, int(extent), int(channels), [*map(int, branches.split(","))])
             else:

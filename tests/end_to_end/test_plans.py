@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.tuner.plans.branch_net import branch_net
+from tests.tuner.plans.branch_net import SHAPE, branch_net
 from tests.tuner.plans.test_job_plans import FakeRunner, latency
 from tunefarm.compiler.pipeline import kernels_of
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
@@ -30,7 +31,7 @@ from tunefarm.tuner.tune_model import tune_model
 
 
 class Walk:
-    """A network whose products may be merged, its database, and jobs and builds of it."""
+    """A network whose convolutions may be merged, its database, and jobs and builds of it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -58,8 +59,8 @@ class Walk:
 
     def run(self, *, untuned: bool = False) -> np.ndarray:
         self.build(untuned=untuned)
-        inputs = {"x": np.linspace(-1, 1, 64, dtype=np.float32).reshape(1, 64)}
-        (output,) = load(self.folder / "net.tuned").run(inputs).values()
+        x = np.linspace(-1, 1, math.prod(SHAPE), dtype=np.float32).reshape(SHAPE)
+        (output,) = load(self.folder / "net.tuned").run({"x": x}).values()
         return output
 
     def keys(self, plan: GraphPlan) -> list[str]:
@@ -95,22 +96,6 @@ def test_a_job_tunes_and_a_build_takes_the_plan_that_was_confirmed(
     assert [task.key for task in result.tasks] == walk.job_keys()
     expected = walk.run(untuned=True)
     np.testing.assert_allclose(walk.run(), expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.nightly
-def test_what_was_measured_for_a_plan_is_not_measured_by_the_search(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where the rules stay, too: the job's kernels have their defaults by then."""
-    monkeypatch.setattr(
-        "tunefarm.tuner.job_models.compare_here", lambda *_: lambda specs: latency(1.0)
-    )
-    runner = FakeRunner()
-    result = Walk(tmp_path).tune(runner, **{"search.trials_per_task": 1})
-    assert result.plan is not None and result.plan.plan == DEFAULT_PLAN
-    assert len(set(runner.asked)) == len(runner.asked) == result.measured
-    assert {task.trials for task in result.tasks} == {1}
-    assert result.new.trials == len(result.tasks) and result.known.trials == 0
 
 
 @pytest.mark.nightly

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from os import PathLike
@@ -15,7 +14,6 @@ from tunefarm.compiler.graph.serialize import structural_hash
 from tunefarm.compiler.kernel_stages import ChosenSchedule, KernelStages
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall
 from tunefarm.compiler.kernels.printer import format_kernel
-from tunefarm.compiler.kernels.workload_key import workload_key
 from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.llvm.machine import assembly
 from tunefarm.compiler.loops.ir import LoopNest
@@ -25,14 +23,13 @@ from tunefarm.compiler.plan.choices.describe import describe_plan
 from tunefarm.compiler.plan.choices.estimate import Estimator
 from tunefarm.compiler.plan.choices.estimated_plan import estimated_plan
 from tunefarm.compiler.plan.choices.graph_sites import graph_sites, verify_plan
-from tunefarm.compiler.plan.choices.plan_costs import Cost, KernelCost, PlanCosts
+from tunefarm.compiler.plan.choices.plan_costs import PlanCosts
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN
 from tunefarm.compiler.schedule.schedule import ChooseSchedule
 from tunefarm.compiler.schedule.spaces import SpaceCache, schedule_space
 from tunefarm.compiler.stages import Stages, check_stage, format_program
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.extents import Shapes
-from tunefarm.compiler.types.numerics import Numerics
 from tunefarm.configs.settings import CompileSettings, Settings
 from tunefarm.db.store import Store
 from tunefarm.measure.sandbox.import_model import import_model
@@ -42,9 +39,7 @@ from tunefarm.tuner.building.recorded_plan import PlanToApply, plan_to_apply
 from tunefarm.tuner.calibration.options import CHOSEN, PrecisionOptions
 from tunefarm.tuner.commands.inspect_cli import VARIANTS
 from tunefarm.tuner.from_settings import limits_of, target_of
-from tunefarm.tuner.plans.costs import KernelCosts
 from tunefarm.tuner.records.graph_choice import GraphChoice
-from tunefarm.tuner.records.trials import task_key
 from tunefarm.tuner.search.make_tasks import nodes_of
 
 Model: TypeAlias = str | PathLike[str]
@@ -103,7 +98,7 @@ def inspect_model(
     if stage == "graph":
         return texts["optimise"]
     if stage == "plan":
-        return _plan_text(applied, lowered, settings, target, store)
+        return _plan_text(applied, lowered, settings, target)
     if stage == "shares":
         loops = _lowered("loops", target, options, choose, ResourceBudget(limits))
         counts = {key: len(calls[key]) for key in selected}
@@ -262,44 +257,16 @@ def _plan_text(
     lowered: LoweredModel,
     settings: Settings,
     target: Target,
-    store: Store | None,
 ) -> str:
-    """A plan that fits: its candidates, what they cost, and the choice.
+    """A plan that fits: its candidates, what they cost by estimates, and the choice.
 
-    Kernels cost what was measured if the store knows it, else what is estimated. Raises what the
-    passes raise for a graph.
+    Raises what the passes raise for a graph.
     """
     graph, numerics, plan = lowered.graph, lowered.numerics, applied.plan
     allowance = ResourceBudget(limits_of(settings))
-    cost = _kernel_cost(settings, target, store, numerics)
-    costs = PlanCosts(graph, target, cost, numerics, allowance)
+    estimator = Estimator(SpaceCache(target, settings.compile.threads, numerics))
+    costs = PlanCosts(graph, target, lambda kernel: estimator(kernel).seconds, numerics, allowance)
     sites = graph_sites(graph, target, numerics, plan, allowance)
     said = [*applied.notes, *(() if applied.choice is None else (str(applied.choice),))]
     notes = "".join(f"# {note}\n" for note in said)
     return f"{notes}{describe_plan(costs, sites, plan)}"
-
-
-def _kernel_cost(
-    settings: Settings, target: Target, store: Store | None, numerics: Numerics
-) -> KernelCost:
-    """What kernels cost: as the store's records have it, else estimated."""
-    threads, name = settings.compile.threads, settings.compile.numerics
-    estimator = Estimator(SpaceCache(target, threads, numerics))
-    kernels: dict[str, FusedKernel] = {}
-
-    recorded = None
-    if store is not None:
-        key_of = partial(task_key, target=target, threads=threads, numerics=name)
-        recorded = KernelCosts(store, kernels, key_of, estimator)
-
-    def cost(kernel: FusedKernel) -> Cost | None:
-        if recorded is None:
-            return Cost(estimator(kernel).seconds)
-        key = workload_key(kernel)
-        kernels[key] = kernel
-        found = recorded[key]
-        if not math.isfinite(found.seconds):
-            return None
-        return Cost(found.seconds, found.seconds if found.measured else 0.0)
-
-    return cost

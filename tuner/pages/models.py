@@ -96,7 +96,6 @@ def _plan(record: PlanRecord, choice: GraphChoice) -> dict[str, Any]:
         "seconds": "" if choice.seconds is None else format_seconds(choice.seconds),
         "arena": "" if choice.arena_bytes is None else format_bytes(choice.arena_bytes),
         "notes": list(choice.notes),
-        "found": ", ".join(f"{count} {name}" for name, count in choice.found.items()),
         "decisions": count,
         "counted": with_count(count, "decision"),
         "kinds": [

@@ -1,27 +1,31 @@
-"""The plans of a job: what was recorded before, what its search chooses, what it records.
+"""The plans of a job: what was recorded before, what its whole models choose, what it records.
 
 begin     the recorded plan of each target, where it still fits
-search    the kernels that decide -> proposals -> whole models in turn -> a choice
+choose    what estimates propose -> whole models in turn -> a choice
 confirm   at the end of the job: the tuned model under the plan next to that under the rules
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TypeAlias
 
-from tunefarm.compiler.errors import LimitError, MeasureError, PlanError, TunefarmError
+from tunefarm.compiler.errors import (
+    LimitError,
+    LoweringError,
+    MeasureError,
+    PlanError,
+    ScheduleError,
+    TunefarmError,
+    VerifyError,
+)
 from tunefarm.compiler.graph.ir import Graph
-from tunefarm.compiler.kernels.kernel import FusedKernel
-from tunefarm.compiler.limits import ResourceBudget
-from tunefarm.compiler.plan.choices.estimate import Estimator
+from tunefarm.compiler.kernels.kernel import KernelProgram
+from tunefarm.compiler.limits import Limits, ResourceBudget
+from tunefarm.compiler.pipeline import kernels_of
 from tunefarm.compiler.plan.choices.estimated_plan import estimated_plan
-from tunefarm.compiler.plan.choices.graph_sites import GraphSites
+from tunefarm.compiler.plan.choices.graph_sites import GraphSites, graph_sites
 from tunefarm.compiler.plan.decisions.graph_plan import (
     DEFAULT_PLAN,
     PLAIN,
@@ -29,11 +33,12 @@ from tunefarm.compiler.plan.decisions.graph_plan import (
     GraphPlan,
     Layout,
 )
+from tunefarm.compiler.plan.fusion.group_kernels import MadeKernels
+from tunefarm.compiler.runtime.planning.memory_plan import plan_memory
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.schedule.spaces import SpaceCache
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.numerics import Numerics
-from tunefarm.compiler.with_count import with_count
 from tunefarm.configs.settings import Settings
 from tunefarm.db.records import BestRecord
 from tunefarm.db.store import Store
@@ -42,120 +47,124 @@ from tunefarm.tuner.confirm.latency import SLOWER, ModelLatency
 from tunefarm.tuner.confirm.whole_model import CompareSpecs, ModelBuilds
 from tunefarm.tuner.from_settings import limits_of, numerics_of
 from tunefarm.tuner.interrupt import Interrupt
-from tunefarm.tuner.job_request import MakeRunner
-from tunefarm.tuner.plans.costs import DefaultTrials, KernelCosts
-from tunefarm.tuner.plans.problems import Kind, LocalParts, parts_of
-from tunefarm.tuner.plans.programs import PlannedProgram, Programs
-from tunefarm.tuner.plans.search import MakeProblem, PlanSearch, Proposal, Proposals
-from tunefarm.tuner.records.graph_choice import GraphChoice
-from tunefarm.tuner.records.trials import task_key
+from tunefarm.tuner.records.graph_choice import GraphChoice, described
 from tunefarm.tuner.reports.gains import UNCHANGED
-from tunefarm.tuner.search.measuring import off_the_slots
 
-# The kinds of decisions that a search looks at, each a problem on top of what was decided before.
+# --- The memory that a model's values need between kernels under one plan or another -------------
 #
-# Where the values of a model need more memory than is allowed, what is left of the rules is taken
-# back step by step: each time the decision that frees most.
+# Where that is more than is allowed, what is left of the rules is taken back step by step: each
+# time the decision that frees most.
 
 
-Found: TypeAlias = Iterable[tuple[Decision, ...]]
-FindDecisions: TypeAlias = Callable[[GraphSites], Found]
-"""What could be decided of one kind, each by itself on top of the plan that the sites are of."""
+class Arenas:
+    """The arenas of one model for one target, each plan's planned once."""
+
+    def __init__(self, graph: Graph, target: Target, numerics: Numerics, limits: Limits) -> None:
+        self.graph, self.target = graph, target
+        self.numerics, self.limits = numerics, limits
+        self._made: MadeKernels = {}  # most are the same under other plans
+        self._known: dict[GraphPlan, int | PlanError] = {}
+        self._sites: tuple[GraphPlan, GraphSites] | None = None  # one: each has constants
+
+    def bytes_of(self, plan: GraphPlan) -> int:
+        """Bytes of the values between kernels, as the memory plan lays them out.
+
+        Raises PlanError for a plan that does not fit the model.
+        """
+        if plan not in self._known:
+            self._known[plan] = self._planned(plan)
+        found = self._known[plan]
+        if isinstance(found, PlanError):
+            raise found
+        return found
+
+    def fits(self, plan: GraphPlan, most_bytes: int | None) -> bool:
+        """Whether the plan fits the model, in no more than so many bytes (None: any number)."""
+        try:
+            needed = self.bytes_of(plan)
+        except PlanError:
+            return False
+        return most_bytes is None or needed <= most_bytes
+
+    def described(self, plan: GraphPlan) -> str:
+        """A plan of the model in a few words."""
+        graph = self.sites(DEFAULT_PLAN).planned
+        order = [node.output for node in graph.nodes]
+        shapes = {name: graph.types[name].shape for name in order}
+        channels = {name: shape[1] for name, shape in shapes.items() if len(shape) == 4}
+        return described(plan, order, channels)
+
+    def sites(self, plan: GraphPlan) -> GraphSites:
+        """What else can be decided on top of a plan. Raises PlanError if that does not fit."""
+        if self._sites is None or self._sites[0] != plan:
+            self._sites = plan, graph_sites(self.graph, self.target, self.numerics, plan)
+        return self._sites[1]
+
+    def _planned(self, plan: GraphPlan) -> int | PlanError:
+        try:
+            program = kernels_of(
+                self.graph,
+                self.target,
+                limits=self.limits,
+                numerics=self.numerics,
+                plan=plan,
+                made=self._made,
+            )
+        except PlanError as error:
+            return error
+        except (VerifyError, LoweringError, ScheduleError) as error:  # ours; no job ends for it
+            return PlanError(f"the plan leads to a program that cannot be: {error.message}")
+        return arena_of(program)
 
 
-def local_kind(
-    kind: Kind, find: FindDecisions, is_late: Callable[[], bool] = lambda: False
-) -> MakeProblem:
-    """A kind whose decisions can be taken one by one."""
-
-    def make(programs: Programs, before: GraphPlan) -> LocalParts:
-        found = find(programs.sites(before))
-        return LocalParts(kind, parts_of(programs, before, found, is_late))
-
-    return make
-
-
-def by_estimates(programs: Programs, base: GraphPlan, threads: int) -> list[GraphPlan]:
-    """The plan with what an untuned build would merge and chain, on top of the base."""
-    spaces = SpaceCache(programs.target, threads, programs.numerics)
-    plan = estimated_plan(programs.graph, spaces, ResourceBudget(programs.limits), base)
-    return [plan] if plan != base else []
-
-
-def kinds_of_plans(is_late: Callable[[], bool]) -> list[MakeProblem]:
-    """All kinds, in the order in which they are decided."""
-    return [
-        local_kind(Kind.CHAINS, _chains, is_late),
-        local_kind(Kind.MERGES, _merges, is_late),
-    ]
-
-
-def local_decisions(programs: Programs, plan: GraphPlan) -> list[tuple[Decision, ...]]:
-    """All that could be decided one by one on top of a plan."""
-    found = programs.sites(plan)
-    return [*_chains(found), *_merges(found)]
-
-
-def _chains(found: GraphSites) -> Found:
-    return (item.chains for item in sorted(found.chains, key=lambda item: -item.saved_bytes))
-
-
-def _merges(found: GraphSites) -> Found:
-    return ((decision,) for decision in found.merges)
+def arena_of(program: KernelProgram) -> int:
+    """Bytes of the values between kernels, as the memory plan lays them out."""
+    unlimited = ResourceBudget(Limits(bytes=1 << 62))
+    return plan_memory(program, [0] * len(program.calls), unlimited).arena_bytes
 
 
 def within_memory(
-    programs: Programs, most_bytes: int, is_late: Callable[[], bool] = lambda: False
+    arenas: Arenas, most_bytes: int, is_late: Callable[[], bool] = lambda: False
 ) -> GraphPlan:
     """A plan whose arena needs no more than that; the rules where these do.
 
     Raises LimitError if none was found, which names the minimum.
     """
-    least = programs.of(DEFAULT_PLAN)
-    while least.arena_bytes > most_bytes:
-        smaller = _smaller(programs, least, is_late)
-        if smaller is None:
+    least = DEFAULT_PLAN
+    while (needed := arenas.bytes_of(least)) > most_bytes:
+        smaller = _smaller(arenas, least, is_late)
+        if smaller == least:
             raise LimitError(
-                f"the values between kernels take {least.arena_bytes} bytes at least, and "
+                f"the values between kernels take {needed} bytes at least, and "
                 f"{most_bytes} are allowed",
                 hint="limits.memory, --max-memory; a smaller batch or image needs less",
             )
         least = smaller
-    return least.plan
+    return least
 
 
-def _smaller(
-    programs: Programs, before: PlannedProgram, is_late: Callable[[], bool]
-) -> PlannedProgram | None:
-    """The smallest program that one decision more leads to, or all images in rows; None if none
-    is smaller."""
-    best: PlannedProgram | None = None
-    for decisions in _candidates(programs, before.plan):
-        program = None if is_late() else programs.fitting(before.plan.with_decisions(*decisions))
-        least = before if best is None else best
-        if program is not None and program.arena_bytes < least.arena_bytes:
-            best = program
+def _smaller(arenas: Arenas, before: GraphPlan, is_late: Callable[[], bool]) -> GraphPlan:
+    """The smallest plan that one decision more leads to, or all images in rows."""
+    best = before
+    for decisions in _candidates(arenas, before):
+        plan = before.with_decisions(*decisions)
+        if not is_late() and arenas.fits(plan, arenas.bytes_of(best) - 1):
+            best = plan
     return best
 
 
-def _candidates(programs: Programs, plan: GraphPlan) -> Sequence[tuple[Decision, ...]]:
-    graph = programs.sites(plan).planned
-    images = [node.output for node in graph.nodes if len(graph.types[node.output].shape) == 4]
+def _candidates(arenas: Arenas, plan: GraphPlan) -> Sequence[tuple[Decision, ...]]:
+    sites = arenas.sites(plan)
+    nodes, types = sites.planned.nodes, sites.planned.types
+    images = [node.output for node in nodes if len(types[node.output].shape) == 4]
     plain = tuple(Layout(name, PLAIN) for name in images)
-    own = [(decision,) for decision in plan.decisions]
-    return [plain, *(item for item in local_decisions(programs, plan) if item not in own)]
+    chains = sorted(sites.chains, key=lambda item: -item.saved_bytes)
+    decisions: list[tuple[Decision, ...]] = [item.chains for item in chains]
+    decisions += [(merge,) for merge in sites.merges]
+    return [plain, *(item for item in decisions if not set(item) <= set(plan.decisions))]
 
 
-# --- Whole models decide about plans: what is proposed runs in turn with the rules' build --------
-#
-# First all that is proposed together; if that is not faster beyond doubt, its kinds one by one,
-# and of those that are the best.
-
-
-Build: TypeAlias = Callable[[GraphPlan], ExecutableSpec]
-"""The model under a plan, from the records there are."""
-Describe: TypeAlias = Callable[[GraphPlan], str]
-"""The plan in a few words."""
+# --- Whole models decide about plans -------------------------------------------------------------
 
 GAIN = SLOWER
 """What a plan must gain beyond doubt: as much as a model must lose to be refused."""
@@ -177,126 +186,12 @@ def confirmed_choice(choice: GraphChoice, latency: ModelLatency) -> GraphChoice:
     )
 
 
-class ConfirmPlans:
-    """Builds what is proposed and compares it with the rules' build, while there is time."""
-
-    def __init__(
-        self,
-        build: Build,
-        compare: CompareSpecs,
-        describe: Describe,
-        notify: Callable[[str], None],
-        is_late: Callable[[], bool] = lambda: False,
-        before: GraphPlan = DEFAULT_PLAN,
-    ) -> None:
-        """What is proposed has to be faster than the model under the plan `before`."""
-        self.build, self.compare = build, compare
-        self.describe, self.notify = describe, notify
-        self._is_late, self.before = is_late, before
-        self._former: ExecutableSpec | None = None
-
-    def best(self, proposals: Proposals) -> GraphChoice | None:
-        """What was confirmed as faster; None if nothing was."""
-        if proposals.joint is None:
-            return None
-        found = self._in_time(proposals.joint)
-        if found is not None:
-            return found
-        singles = [item for item in proposals.single if item.plan != proposals.joint.plan]
-        confirmed = [choice for item in singles if (choice := self._in_time(item)) is not None]
-        return max(confirmed, key=lambda choice: choice.speedup or 0.0, default=None)
-
-    def _in_time(self, proposal: Proposal) -> GraphChoice | None:
-        if self._is_late():
-            return None
-        return self.confirmed(proposal.plan, proposal.arena_bytes)
-
-    def confirmed(self, plan: GraphPlan, arena_bytes: int) -> GraphChoice | None:
-        """The choice of a plan that is faster beyond doubt; None where it is not."""
-        name = self.describe(plan)
-        self.notify(f"measuring the whole model with {name}")
-        try:
-            if self._former is None:
-                self._former = self.build(self.before)
-            latency = self.compare((self._former, self.build(plan)))
-        except TunefarmError as error:
-            self.notify(f"plan: {name} is not taken: {error.message}")
-            return None
-        if latency.is_unchanged:
-            self.notify(f"plan: {name} is the build of {self._rival}, {UNCHANGED}")
-            return None
-        if not is_faster(latency):
-            bounds = f"{1 / latency.high:.2f}x to {1 / latency.low:.2f}x"
-            times = f"{1 / latency.ratio:.2f}x as fast, {bounds}"
-            self.notify(f"plan: {name} is not faster than {self._rival} ({times})")
-            return None
-        note = f"{name}: {_percent(latency)} faster than {self._rival}, confirmed"
-        notes = () if self.before == DEFAULT_PLAN else (note,)
-        choice = GraphChoice(plan, name, arena_bytes=arena_bytes, notes=notes)
-        return confirmed_choice(choice, latency)
-
-    @property
-    def _rival(self) -> str:
-        return "the rules" if self.before == DEFAULT_PLAN else "the plan before"
-
-
 def _percent(latency: ModelLatency) -> str:
     return f"{100.0 * (1.0 / latency.ratio - 1.0):.0f} %"
 
 
-OWN_KERNELS, KERNELS = 0.25, 0.65
-"""When no kernel is measured any more: those of the model as it is, and those of a plan."""
-LOOKING, WHOLE = 0.75, 1.0
-"""When no candidate is looked at any more, and no plan compared."""
 _LEAST_SECONDS = 8.0
 """With less the rules decide."""
-MEASURABLE_SECONDS = 20.0
-"""With less no kernel is measured: by the time that a runner has started they are half over."""
-
-
-class PlanningTime:
-    """The time since a search for a plan began, which may take so many `seconds` (None: any number)
-    and is over at once when somebody asks for that. By shares of these seconds:
-
-    0.25  kernels of the model as it is      0.75  looking at candidates
-    0.65  kernels of plans                   1.00  whole models decide
-    """
-
-    def __init__(
-        self,
-        seconds: float | None,
-        interrupt: Interrupt,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._seconds, self._interrupt, self._clock = seconds, interrupt, clock
-        self._begin = clock()
-
-    def is_late(self, share: float = WHOLE) -> bool:
-        """Whether so much of it has passed."""
-        if self._interrupt.asked:
-            return True
-        return self._seconds is not None and self._clock() - self._begin > share * self._seconds
-
-    def may_measure(self, kind: Kind) -> bool:
-        """Whether a kernel that decisions of this kind lead to may be measured; OWN: one of the
-        model as it is."""
-        if not self.is_enough(MEASURABLE_SECONDS):
-            return False
-        return not self.is_late(OWN_KERNELS if kind is Kind.OWN else KERNELS)
-
-    def is_enough(self, seconds: float) -> bool:
-        """Whether there were so many seconds from the beginning."""
-        return self._seconds is None or self._seconds >= seconds
-
-    def describe(self, measured: int) -> str:
-        """What candidates were judged by, after so many kernels were measured."""
-        if self.is_enough(MEASURABLE_SECONDS):
-            return f"{with_count(measured, 'kernel')} measured for them"
-        return "by what is known of their kernels, since there is little time"
-
-
-SHARE = 0.2
-"""Of a job's time and trials, for the search of a plan and its confirmation, at most."""
 
 
 @dataclass(slots=True)
@@ -317,8 +212,6 @@ class JobPlans:
     recorded: dict[str, GraphChoice] = field(default_factory=dict)
     chosen: dict[str, GraphChoice] = field(default_factory=dict)
     searched: set[str] = field(default_factory=set)
-    measured: Counter[str] = field(default_factory=Counter)
-    """Default schedules, for all targets, by how their measurements ended."""
 
     @property
     def are_searched(self) -> bool:
@@ -333,7 +226,7 @@ class JobPlans:
         if not self.are_searched:
             for target in targets:
                 if self._needs_less(target):
-                    needed = self._programs(target).of(DEFAULT_PLAN).arena_bytes
+                    needed = self._arenas(target).bytes_of(DEFAULT_PLAN)
                     raise LimitError(
                         f"the values between kernels take {needed} bytes by the rules, and "
                         f"{self._memory} are allowed",
@@ -347,7 +240,7 @@ class JobPlans:
             if found.choice is None:
                 continue
             try:
-                needed = self._programs(target).of(found.plan).arena_bytes
+                needed = self._arenas(target).bytes_of(found.plan)
             except PlanError as error:
                 self.notify(
                     f"the recorded plan does not fit the model, the rules decide: {error.message}"
@@ -372,58 +265,82 @@ class JobPlans:
             return None
         return self.chosen.get(target.key, GraphChoice())
 
-    def search(
+    def choose(
         self,
         target: Target,
         builds: ModelBuilds,
         compare: CompareSpecs,
-        make_runner: MakeRunner,
         interrupt: Interrupt,
         *,
-        job: str,
         name: str,
         seconds: float | None,
     ) -> bool:
-        """Search a plan for a target within so many seconds (None: any number); whether there is
+        """Choose a plan for a target within so many seconds (None: any number); whether there is
         another one than before. It is recorded as soon as whole models have confirmed it.
 
         Raises LimitError if no plan was found whose values need as little memory as the settings
         allow.
         """
-        planning = PlanningTime(seconds, interrupt)
-        programs = self._programs(target)
-        forced = self._force(target, programs, name, planning)
-        if not self._may_search(planning):
+        began = time.monotonic()
+
+        def is_late() -> bool:
+            passed = time.monotonic() - began
+            return interrupt.asked or (seconds is not None and passed > seconds)
+
+        arenas = self._arenas(target)
+        forced = self._force(target, arenas, name, is_late)
+        if not self._may_choose(seconds):
             return forced
         before = self.of(target)
         base = before if self._needs_less(target) else DEFAULT_PLAN
-        proposals, measured = self._proposals(programs, make_runner, interrupt, job, planning, base)
+        compile = self.settings.compile
+        spaces = SpaceCache(target, compile.threads, arenas.numerics)
+        plan = estimated_plan(self.graph, spaces, ResourceBudget(arenas.limits), base)
         self.searched.add(target.key)
-        self.measured += measured
-        count = measured.total()
-        counts = ", ".join(f"{count} {kind}" for kind, count in proposals.candidates.items())
-        if counts:
-            self.notify(f"plan: {counts} looked at, {planning.describe(count)}")
-        joint = proposals.joint
-        if joint is None or interrupt.asked or programs.of(joint.plan).is_same(programs.of(before)):
+        if is_late() or plan in (base, before) or not arenas.fits(plan, self._memory):
             return forced
         choose = builds.choose(target)
-        confirm = ConfirmPlans(
-            lambda plan: replace(builds, plan=plan).compile(target, choose)[0],
-            compare,
-            programs.described,
-            self.notify,
-            planning.is_late,
-            before,
-        )
-        found = confirm.best(proposals)
+
+        def built(plan: GraphPlan) -> ExecutableSpec:
+            return replace(builds, plan=plan).compile(target, choose)[0]
+
+        found = self._confirmed(plan, before, arenas, built, compare)
         if found is None or interrupt.asked:
             return forced
-        candidates = {str(kind): count for kind, count in proposals.candidates.items()}
-        found = replace(found, found={**candidates, "measured": count})
         self.chosen[target.key] = found
         self._record(target, found, name)
         return True
+
+    def _confirmed(
+        self,
+        plan: GraphPlan,
+        before: GraphPlan,
+        arenas: Arenas,
+        built: Callable[[GraphPlan], ExecutableSpec],
+        compare: CompareSpecs,
+    ) -> GraphChoice | None:
+        """The choice of a plan whose model is faster beyond doubt than that under the plan
+        `before`; None where it is not."""
+        text = arenas.described(plan)
+        rival = "the rules" if before == DEFAULT_PLAN else "the plan before"
+        self.notify(f"measuring the whole model with {text}")
+        try:
+            latency = compare((built(before), built(plan)))
+        except TunefarmError as error:
+            self.notify(f"plan: {text} is not taken: {error.message}")
+            return None
+        if latency.is_unchanged:
+            self.notify(f"plan: {text} is the build of {rival}, {UNCHANGED}")
+            return None
+        if not is_faster(latency):
+            bounds = f"{1 / latency.high:.2f}x to {1 / latency.low:.2f}x"
+            times = f"{1 / latency.ratio:.2f}x as fast, {bounds}"
+            self.notify(f"plan: {text} is not faster than {rival} ({times})")
+            return None
+        note = f"{text}: {_percent(latency)} faster than {rival}, confirmed"
+        notes = () if before == DEFAULT_PLAN else (note,)
+        choice = GraphChoice(plan, text, arena_bytes=arenas.bytes_of(plan), notes=notes)
+        return confirmed_choice(choice, latency)
 
     def confirm(
         self,
@@ -496,24 +413,24 @@ class JobPlans:
         """Whether the rules need more memory than is allowed."""
         if self._memory is None:
             return False
-        return self._programs(target).of(DEFAULT_PLAN).arena_bytes > self._memory
+        return self._arenas(target).bytes_of(DEFAULT_PLAN) > self._memory
 
     def _force(
         self,
         target: Target,
-        programs: Programs,
+        arenas: Arenas,
         name: str,
-        planning: PlanningTime,
+        is_late: Callable[[], bool],
     ) -> bool:
         """Choose a plan that needs less memory where the one before needs more than is allowed;
         whether that was so. Raises LimitError if there is none."""
-        before = programs.of(self.of(target))
-        if self._memory is None or before.arena_bytes <= self._memory:
+        before = arenas.bytes_of(self.of(target))
+        if self._memory is None or before <= self._memory:
             return False
-        plan = within_memory(programs, self._memory, planning.is_late)
-        needed = programs.of(plan).arena_bytes
-        note = f"{needed} bytes for values between kernels, {before.arena_bytes} by the rules"
-        found = GraphChoice(plan, programs.described(plan), arena_bytes=needed, notes=(note,))
+        plan = within_memory(arenas, self._memory, is_late)
+        needed = arenas.bytes_of(plan)
+        note = f"{needed} bytes for values between kernels, {before} by the rules"
+        found = GraphChoice(plan, arenas.described(plan), arena_bytes=needed, notes=(note,))
         self.notify(f"plan: {found.described} for its memory: {note}")
         # Whatever comes of the job is compared with that: what was before is not allowed.
         self.recorded[target.key] = self.chosen[target.key] = found
@@ -522,73 +439,21 @@ class JobPlans:
 
     # --- parts ------------------------------------------------------------------------------------
 
-    def _may_search(self, planning: PlanningTime) -> bool:
+    def _may_choose(self, seconds: float | None) -> bool:
         if not self.are_searched:
             return False
         if self.graph.signature is not None:
             self.notify("plan: the rules decide, since the model has dynamic shapes")
             return False
-        if not planning.is_enough(_LEAST_SECONDS):
+        if seconds is not None and seconds < _LEAST_SECONDS:
             self.notify("plan: the rules decide, since there is little time")
             return False
         return True
 
-    def _proposals(
-        self,
-        programs: Programs,
-        make_runner: MakeRunner,
-        interrupt: Interrupt,
-        job: str,
-        planning: PlanningTime,
-        base: GraphPlan,
-    ) -> tuple[Proposals, Counter[str]]:
-        """What is proposed, and how measurements ended; the runner starts when it is needed."""
-        settings, target = self.settings, programs.target
-        total = settings.search.total_trials
-        trials: list[DefaultTrials] = []
-        with ExitStack() as stack:
-
-            def measure(kind: Kind, kernels: Mapping[str, FusedKernel]) -> list[str]:
-                def no_time() -> bool:
-                    return not planning.may_measure(kind)
-
-                if no_time():
-                    return []
-                if not trials:
-                    with interrupt.at_once():
-                        runner = stack.enter_context(make_runner(settings, target, self.notify))
-                    stack.enter_context(off_the_slots(settings))
-                    most = None if total is None else max(1, int(SHARE * total))
-                    found = DefaultTrials(self.store, target, settings, runner, job=job, most=most)
-                    interrupt.add_listener(found.stop)
-                    trials.append(found)
-                return trials[0].measure(kernels, no_time)
-
-            search = PlanSearch(
-                programs,
-                self._costs(programs),
-                kinds_of_plans(lambda: planning.is_late(LOOKING)),
-                measure,
-                self._memory,
-                base,
-                partial(by_estimates, threads=settings.compile.threads),
-            )
-            found = search.run()
-        return found, sum((each.measured for each in trials), Counter[str]())
-
-    def _costs(self, programs: Programs) -> KernelCosts:
-        compile, target = self.settings.compile, programs.target
-        return KernelCosts(
-            self.store,
-            programs.kernels,
-            lambda key: task_key(key, target, compile.threads, compile.numerics),
-            Estimator(SpaceCache(target, compile.threads, compile.numerics)),
-        )
-
-    def _programs(self, target: Target) -> Programs:
+    def _arenas(self, target: Target) -> Arenas:
         numerics = numerics_of(self.settings, self.numerics)
         limits = replace(limits_of(self.settings), arena=None)  # plans are asked what they need
-        return Programs(self.graph, target, numerics, limits)
+        return Arenas(self.graph, target, numerics, limits)
 
     def _record(self, target: Target, choice: GraphChoice, name: str) -> None:
         model_hash, settings = self.built_from

@@ -3,16 +3,16 @@
 {"decisions": [{"decide": "layout", "value": "conv1", "block": 24}, ...],
  "described": "NHWC24 from conv1 to conv5",
  "speedup": 1.08, "low": 1.06, "high": 1.1, "seconds": 0.0031,
- "notes": ["1048576 bytes for values between kernels, 2097152 by the rules"],
- "found": {"layout": 12, "measured": 9}}
+ "notes": ["1048576 bytes for values between kernels, 2097152 by the rules"]}
 
-Records of earlier versions may have `regions`, what parts of the plan gained: they are not read.
+Records of earlier versions may have `regions`, what parts of the plan gained, and `found`, what was
+looked at: they are not read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -33,8 +33,7 @@ class GraphChoice:
     `seconds` those of a run; None where nothing was confirmed. `arena_bytes` are those of the
     values between its kernels.
 
-    `described` names the plan in a few words, `notes` say what else there is to say; `found` counts
-    what was looked at to find it.
+    `described` names the plan in a few words, `notes` say what else there is to say.
     """
 
     plan: GraphPlan = DEFAULT_PLAN
@@ -45,7 +44,6 @@ class GraphChoice:
     seconds: float | None = None
     arena_bytes: int | None = None
     notes: tuple[str, ...] = ()
-    found: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The choice as JSON values."""

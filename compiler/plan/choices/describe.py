@@ -1,7 +1,7 @@
 """What could be decided of a model's graph, what each choice costs, and what is chosen, to be read.
 
-# chain              candidates (us)                choice
-conv_0 (6 alike)     apart 12.1   chained ~13.9     apart
+# chain              candidates (us)                 choice
+conv_0 (6 alike)     apart ~12.1   chained ~13.9     apart
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from tunefarm.compiler.errors import PlanError
 from tunefarm.compiler.plan.choices.graph_sites import GraphSites
-from tunefarm.compiler.plan.choices.plan_costs import Cost, PlanCosts
+from tunefarm.compiler.plan.choices.plan_costs import PlanCosts
 from tunefarm.compiler.plan.decisions.graph_plan import (
     Chain,
     Decision,
@@ -29,17 +29,16 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of the ways to have it; what it costs is None where nobody knows."""
+    """One of the ways to have it; its seconds are None where it is not possible."""
 
     name: str
-    cost: Cost | None
+    cost: float | None
     chosen: bool = False
 
     def __str__(self) -> str:
         if self.cost is None:
             return self.name
-        about = "" if self.cost.is_measured else "~"
-        return f"{self.name} {about}{self.cost.seconds * _MICRO:.1f}"
+        return f"{self.name} ~{self.cost * _MICRO:.1f}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +69,11 @@ class PlanDescription:
     """A plan with all that it could have decided otherwise."""
 
     plan: GraphPlan
-    total: Cost | None
+    total: float
     questions: tuple[Question, ...] = field(default=())
 
     def __str__(self) -> str:
-        lines = [f"# the plan: {_total(self.total)}", str(self.plan)]
+        lines = [f"# the plan: ~{self.total * _MICRO:.1f} us of kernels", str(self.plan)]
         for kind in dict.fromkeys(question.kind for question in self.questions):
             asked = [question for question in self.questions if question.kind == kind]
             lines += ["", *_table(kind, asked)]
@@ -124,8 +123,8 @@ def merge_questions(costs: PlanCosts, sites: GraphSites, plan: GraphPlan) -> Ite
 
 def _both(
     costs: PlanCosts, plan: GraphPlan, decided: bool, *decisions: Decision
-) -> tuple[Cost | None, Cost | None]:
-    """What differs without and with decisions; nobody knows of those that do not fit."""
+) -> tuple[float | None, float | None]:
+    """What differs without and with decisions; nothing of those that do not fit."""
     others = tuple(item for item in plan.decisions if item not in decisions)
     try:
         return costs.differing(GraphPlan(others) if decided else plan, *decisions)
@@ -138,7 +137,7 @@ def _question(
     places: Sequence[str],
     names: tuple[str, str],
     decided: bool,
-    both: tuple[Cost | None, Cost | None],
+    both: tuple[float | None, float | None],
 ) -> Question:
     choices = tuple(
         Choice(name, cost, chosen=chosen)
@@ -169,11 +168,3 @@ def _table(kind: str, questions: Sequence[Question]) -> Iterator[str]:
 def _row(question: Question, most: int) -> tuple[str, ...]:
     names = tuple(map(str, question.choices))
     return (question.place, *names, *([""] * (most - len(names))), question.chosen)
-
-
-def _total(total: Cost | None) -> str:
-    if total is None:
-        return "some of its kernels were never measured"
-    share = total.measured / total.seconds if total.seconds else 0.0
-    kernels = f"{total.seconds * _MICRO:.1f} us of kernels"
-    return f"{kernels}, {share:.0%} of it measured, the rest (~) estimated"

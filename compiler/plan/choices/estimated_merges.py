@@ -1,8 +1,6 @@
 """What an untuned build merges by estimates: convolutions of the same data with Winograd's form.
 
-They share the transform of their data, which is then computed once; the fewer channels each has,
-the more of its time that is. No other merge was measured to pay without doubt: products and windows
-of 1x1 share loads alone, which cost little against the arithmetic.
+The fewer channels each has, the more of its time the transform of their data is.
 """
 
 from __future__ import annotations
@@ -12,21 +10,19 @@ from dataclasses import dataclass
 
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.limits import ResourceBudget
-from tunefarm.compiler.operators.registry import UNEXPRESSED, complete_attributes
+from tunefarm.compiler.operators.registry import UNEXPRESSED
 from tunefarm.compiler.plan.choices.estimate import Estimate, Estimator
 from tunefarm.compiler.plan.choices.graph_sites import BEFORE_MERGING
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan, Merged
 from tunefarm.compiler.plan.fusion.fuse import Group, fuse
 from tunefarm.compiler.plan.fusion.group_kernels import GroupKernels
-from tunefarm.compiler.plan.fusion.merge_candidates import merge_candidates
+from tunefarm.compiler.plan.fusion.merge_candidates import has_winograd, merge_candidates
 from tunefarm.compiler.plan.optimise import optimise_for
 from tunefarm.compiler.schedule.spaces import SpaceCache
-from tunefarm.compiler.types.node import Node
 
 LEAST_GAIN = 0.045
 """Of the time of the kernels that a merge changes, which it must be expected to save. Where more
 was expected 1 to 30 % were measured; where less was, anything from 10 % gained to 10 % lost."""
-_WINDOW = (3, 3)
 
 
 def estimated_merges(
@@ -57,7 +53,7 @@ def estimated_merges(
 
     apart, estimator = optimised(plan), Estimator(spaces)
     taken: list[Merged] = []
-    for decision in _of_windows(stages[BEFORE_MERGING]):
+    for decision in merge_candidates(stages[BEFORE_MERGING]):
         together = optimised(plan.with_decisions(decision))
         before, after = apart.without(together, estimator), together.without(apart, estimator)
         is_faster = _seconds(after) <= (1.0 - LEAST_GAIN) * _seconds(before)
@@ -68,22 +64,8 @@ def estimated_merges(
 
 def _has_siblings(graph: Graph) -> bool:
     """Whether two windows that Winograd has a form for read the same value."""
-    read = [node.inputs[0] for node in graph.nodes if _has_winograd(graph, node)]
+    read = [node.inputs[0] for node in graph.nodes if has_winograd(graph, node)]
     return len(set(read)) < len(read)
-
-
-def _of_windows(graph: Graph) -> list[Merged]:
-    """The candidates that are convolutions which Winograd has a form for."""
-    fitting = {node.output for node in graph.nodes if _has_winograd(graph, node)}
-    return [item for item in merge_candidates(graph) if fitting.issuperset(item.values)]
-
-
-def _has_winograd(graph: Graph, node: Node) -> bool:
-    if node.operator != "conv" or graph.types[node.inputs[1]].shape[2:] != _WINDOW:
-        return False
-    attributes = complete_attributes(node)
-    steps = (*attributes.integers("strides"), *attributes.integers("dilations"))
-    return attributes["groups"] == 1 and all(step == 1 for step in steps)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
-"""What decisions cost: the kernels that are there with one, and without it."""
+"""What decisions cost by estimates: the kernels that are there with one, and without it."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from tunefarm.compiler.graph.ir import Graph
@@ -23,29 +23,8 @@ from tunefarm.compiler.plan.optimise import optimise_for
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS, Numerics
 
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """Seconds of kernels in one run; `measured` is the part of them that records are behind."""
-
-    seconds: float
-    measured: float = 0.0
-
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(self.seconds + other.seconds, self.measured + other.measured)
-
-    def times(self, count: int) -> Cost:
-        """Of so many calls."""
-        return Cost(count * self.seconds, count * self.measured)
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether all of it is."""
-        return self.measured >= self.seconds
-
-
-KernelCost: TypeAlias = Callable[[FusedKernel], Cost | None]
-"""What one call of a kernel costs; None where nobody knows."""
+KernelCost: TypeAlias = Callable[[FusedKernel], float]
+"""Seconds of one call of a kernel."""
 
 
 class PlanCosts:
@@ -67,30 +46,24 @@ class PlanCosts:
         self.numerics = numerics
         self.allowance = ResourceBudget() if allowance is None else allowance
         self._cost = cost
-        self._known: dict[str, Cost | None] = {}
+        self._known: dict[str, float] = {}
         self._optimised: dict[GraphPlan, Graph] = {}
         self._calls: dict[GraphPlan, Counter[str]] = {}
 
-    def total(self, plan: GraphPlan) -> Cost | None:
-        """All kernels under a plan; None unless all of them are known."""
+    def total(self, plan: GraphPlan) -> float:
+        """Seconds of all kernels under a plan in one run."""
         return self._sum(self._kernel_counts(plan))
 
-    def differing(self, plan: GraphPlan, *decisions: Decision) -> tuple[Cost | None, Cost | None]:
-        """The kernels of a plan that are gone with these decisions too, and those that are new."""
+    def differing(self, plan: GraphPlan, *decisions: Decision) -> tuple[float, float]:
+        """The same of the kernels that are gone with these decisions too, and of new ones."""
         before, after = (
             self._kernel_counts(plan),
             self._kernel_counts(plan.with_decisions(*decisions)),
         )
         return self._sum(before - after), self._sum(after - before)
 
-    def _sum(self, calls: Counter[str]) -> Cost | None:
-        total = Cost(0.0)
-        for key, count in calls.items():
-            cost = self._known[key]
-            if cost is None:
-                return None
-            total += cost.times(count)
-        return total
+    def _sum(self, calls: Counter[str]) -> float:
+        return math.fsum(count * self._known[key] for key, count in calls.items())
 
     def _kernel_counts(self, plan: GraphPlan) -> Counter[str]:
         """How often a run calls each kernel, by workload key."""

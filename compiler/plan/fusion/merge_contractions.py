@@ -1,26 +1,23 @@
-"""Pass: contractions that read the same data run as one, and so does what is alike behind them.
+"""Pass: convolutions that read the same data run as one, and so does what is alike behind them.
 
     relu(conv(x, w)), relu(conv(x, v))    ->   m = relu(conv(x, [w v])), and its channels
-    matmul(x, w), matmul(x, v)            ->   m = matmul(x, [w v]), and its columns, of one row
-                                               m = matmul(x, stack(w, v)), and its matrices, of more
 
 Constants are joined when the model is built. What each branch takes of the joint result lies in one
-piece, as long as there is one image (`share_memory` has it read in place): of convolutions these
-are channels, each branch's from a whole block on; of products with several rows each branch is a
-matrix of its own, if all have as many columns. Pointwise nodes whose other operands are constants
-are taken along as long as all branches have the same ones; what differs follows the channels.
+piece, as long as there is one image (`share_memory` has it read in place): its channels, from a
+whole block on. Pointwise nodes whose other operands are constants are taken along as long as all
+branches have the same ones; what differs follows the channels.
 
-The joint contraction is called after the first value: "query_merged".
+Products of matrices are not merged: it was measured to gain 1 % at most.
+
+The joint convolution is called after the first value: "head0_merged".
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, zip_longest
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -33,76 +30,26 @@ from tunefarm.compiler.operators.registry import Pattern, complete_attributes, i
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan, Layout, Merged
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.node import Node
-from tunefarm.compiler.types.tensor_type import Array, Attribute, TensorType
-
-# --- How the results of merged contractions lie in the one that is made for all of them ----------
-#
-# - Channels of convolutions, one branch behind the other, each from a whole block on.
-# - Columns of products, one branch behind the other: in one piece for one row.
-# - Matrices of products as a stack: each branch is in one piece whatever its rows, but all need as
-#   many columns.
-
+from tunefarm.compiler.types.tensor_type import Array, TensorType
 
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class JointResult(ABC):
-    """Results of these shapes in one."""
+class JointChannels:
+    """Results of these shapes in one: side by side along the axis 1, each with so many `padded`
+    channels behind it, which nobody reads."""
 
     shapes: tuple[Shape, ...]
-
-    @property
-    @abstractmethod
-    def shape(self) -> Shape:
-        """Of the joint result."""
-
-    @property
-    def is_padded(self) -> bool:
-        """Whether there is something between the branches, which nobody reads."""
-        return False
-
-    @abstractmethod
-    def joined(self, arrays: Sequence[Array], axis: int) -> Array:
-        """What contractions multiply or add, an array a branch, its outputs along `axis`."""
-
-    @abstractmethod
-    def constant(self, arrays: Sequence[Array], fill: float) -> Array | None:
-        """Operands of a pointwise node behind each branch as that of one behind all; None if there
-        is none. Between branches they are `fill`."""
-
-    def between(self, arrays: Sequence[Array], fill: float) -> Array | None:
-        """The number that such a constant has between branches, if it is one."""
-        return None
-
-    def data(self, rewriter: Rewriter, name: str, like: Node) -> str:
-        """The data that the joint contraction reads."""
-        return name
-
-    @abstractmethod
-    def emit_branch(
-        self, rewriter: Rewriter, value: str, number: int, node: Node, lane: float
-    ) -> None:
-        """Emit what `node` gave, that of branch `number`, as some of the joint `value`.
-
-        `lane` is what lies between branches.
-        """
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelsResult(JointResult):
-    """Branches side by side along the axis 1, each of so many channels with `padded` ones behind
-    it."""
-
-    padded: tuple[int, ...] = ()
+    padded: tuple[int, ...]
 
     @staticmethod
-    def of(shapes: Sequence[Shape], block: int | None) -> ChannelsResult:
+    def of(shapes: Sequence[Shape], block: int | None) -> JointChannels:
         """With channels padded to whole blocks, but for the last branch, which ends at the end."""
         channels = [shape[1] for shape in shapes]
         whole = block if block and len(shapes[0]) == 4 else 1
         *padded, _ = (-count % whole for count in channels)
-        return ChannelsResult(tuple(shapes), (*padded, 0))
+        return JointChannels(tuple(shapes), (*padded, 0))
 
     @property
     def shape(self) -> Shape:
@@ -110,21 +57,18 @@ class ChannelsResult(JointResult):
         batch, _, *rest = self.shapes[0]
         return batch, sum(shape[1] for shape in self.shapes) + sum(self.padded), *rest
 
-    @property
-    def is_padded(self) -> bool:
-        """Whether a branch's channels are no whole blocks."""
-        return any(self.padded)
-
-    def joined(self, arrays: Sequence[Array], axis: int) -> Array:
-        """The arrays with zeros behind those of branches that are padded."""
-        return _side_by_side(arrays, axis, self.padded, 0.0)
+    def joined(self, arrays: Sequence[Array]) -> Array:
+        """What convolutions multiply or add, an array a branch, with zeros between branches."""
+        return _side_by_side(arrays, 0, self.padded, 0.0)
 
     def constant(self, arrays: Sequence[Array], fill: float) -> Array | None:
-        """Along the axis of channels, if the others are alike."""
-        return _broadcast(arrays, self.shapes, 1, self.padded, fill)
+        """Operands of a pointwise node behind each branch as that of one behind all; None if there
+        is none. Between branches they are `fill`."""
+        return _broadcast(arrays, self.shapes, self.padded, fill)
 
     def between(self, arrays: Sequence[Array], fill: float) -> Array | None:
-        """`fill`, or the number that is the same in all branches."""
+        """The number that such a constant has between branches, if it is one: `fill`, or what is
+        the same in all branches."""
         first = arrays[0].reshape(-1)[:1]
         if all(array.size == 1 and array.reshape(-1) == first for array in arrays):
             return first.reshape(())
@@ -135,7 +79,10 @@ class ChannelsResult(JointResult):
     def emit_branch(
         self, rewriter: Rewriter, value: str, number: int, node: Node, lane: float
     ) -> None:
-        """Some of the channels."""
+        """Emit what `node` gave, that of branch `number`, as channels of the joint `value`.
+
+        `lane` is what lies between branches.
+        """
         counts = [shape[1] for shape in self.shapes]
         ends = accumulate(map(sum, zip(counts, self.padded, strict=True)), initial=0)
         attributes = {
@@ -145,83 +92,6 @@ class ChannelsResult(JointResult):
             "lane": lane,
         }
         rewriter.emit("channels", (value,), attributes, like=node, output=node.output)
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnsResult(JointResult):
-    """Branches side by side along the last axis."""
-
-    @property
-    def shape(self) -> Shape:
-        """With the columns of all branches."""
-        return *self.shapes[0][:-1], sum(shape[-1] for shape in self.shapes)
-
-    def joined(self, arrays: Sequence[Array], axis: int) -> Array:
-        """The arrays side by side."""
-        return np.concatenate(arrays, axis)
-
-    def constant(self, arrays: Sequence[Array], fill: float) -> Array | None:
-        """Along the last axis, if the others are alike."""
-        return _broadcast(arrays, self.shapes, len(self.shapes[0]) - 1, (0,) * len(arrays), fill)
-
-    def emit_branch(
-        self, rewriter: Rewriter, value: str, number: int, node: Node, lane: float
-    ) -> None:
-        """Some of the columns."""
-        shape = self.shapes[number]
-        start = sum(other[-1] for other in self.shapes[:number])
-        attributes = {
-            "starts": (*(0 for _ in shape[1:]), start),
-            "steps": (1,) * len(shape),
-            "shape": shape,
-        }
-        rewriter.emit("slice", (value,), attributes, like=node, output=node.output)
-
-
-@dataclass(frozen=True, slots=True)
-class StackedResult(JointResult):
-    """Matrices of all rows, whatever axes these have, one branch behind the other."""
-
-    @property
-    def shape(self) -> Shape:
-        """A stack of matrices."""
-        *rows, columns = self.shapes[0]
-        return len(self.shapes), prod(rows), columns
-
-    def joined(self, arrays: Sequence[Array], axis: int) -> Array:
-        """The arrays as a stack."""
-        return np.stack(arrays)
-
-    def constant(self, arrays: Sequence[Array], fill: float) -> Array | None:
-        """A number, or a row for each branch."""
-        if any(prod(array.shape[:-1]) != 1 for array in arrays):
-            return None
-        rows = [array.reshape(-1) for array in arrays]
-        if all(len(row) == 1 and row.tobytes() == rows[0].tobytes() for row in rows):
-            return rows[0].reshape(())
-        columns = self.shapes[0][-1]
-        return np.stack([np.broadcast_to(row, (1, columns)) for row in rows])
-
-    def data(self, rewriter: Rewriter, name: str, like: Node) -> str:
-        """The data as one matrix, which all branches read."""
-        shape = rewriter.types[name].shape
-        if len(shape) == 2:
-            return name
-        matrix = {"shape": (prod(shape[:-1]), shape[-1])}
-        return rewriter.emit("reshape", (name,), matrix, like=like)
-
-    def emit_branch(
-        self, rewriter: Rewriter, value: str, number: int, node: Node, lane: float
-    ) -> None:
-        """One of the matrices, its rows along the axes that the data has."""
-        shape = self.shapes[number]
-        attributes = {
-            "starts": (number, 0, 0),
-            "steps": (1, 1, 1),
-            "shape": (1, prod(shape[:-1]), shape[-1]),
-        }
-        matrix = rewriter.emit("slice", (value,), attributes, like=node)
-        rewriter.emit("reshape", (matrix,), {"shape": shape}, like=node, output=node.output)
 
 
 def _side_by_side(arrays: Sequence[Array], axis: int, padded: Sequence[int], fill: float) -> Array:
@@ -237,12 +107,11 @@ def _side_by_side(arrays: Sequence[Array], axis: int, padded: Sequence[int], fil
 def _broadcast(
     arrays: Sequence[Array],
     shapes: Sequence[Shape],
-    axis: int,
     padded: Sequence[int],
     fill: float,
 ) -> Array | None:
-    """Operands of nodes of these shapes as that of one node, side by side along the axis."""
-    rank = len(shapes[0])
+    """Operands of nodes of these shapes as that of one node, side by side along their channels."""
+    rank, axis = len(shapes[0]), 1
     if len({array.dtype for array in arrays}) != 1 or any(array.ndim > rank for array in arrays):
         return None
     aligned = [array.reshape((1,) * (rank - array.ndim) + array.shape) for array in arrays]
@@ -264,21 +133,17 @@ def _channels(array: Array, rank: int) -> int:
     return array.shape[1 - rank] if array.ndim >= rank - 1 else 1
 
 
-MERGEABLE = ("conv", "matmul", "weight_product")
-_TURNED = "transpose_b"
-
-
 def run(
     graph: Graph,
     block: int | None = None,
     plan: GraphPlan = DEFAULT_PLAN,
     joint: dict[str, str] | None = None,
 ) -> Graph:
-    """The graph with the contractions merged that `plan` says.
+    """The graph with the convolutions merged that `plan` says.
 
-    Channels of a branch are padded to whole blocks of `block` where a convolution may run on
-    blocked data. `joint` comes to know what is computed for all branches and replaces a value that
-    is not any more. Raises PlanError for what cannot be merged.
+    Channels of a branch are padded to whole blocks of `block` where they may run on blocked data.
+    `joint` comes to know what is computed for all branches and replaces a value that is not any
+    more. Raises PlanError for what cannot be merged.
     """
     for decision in plan.of(Merged):
         graph = _merged(graph, decision, block, {} if joint is None else joint)
@@ -309,45 +174,33 @@ def _joint_name(first: str) -> str:
 
 
 def merged_name(decision: Merged) -> str:
-    """What the joint contraction is called, as long as no other value is."""
+    """What the joint convolution is called, as long as no other value is."""
     return _joint_name(decision.values[0])
 
 
 def alike(graph: Graph, node: Node) -> tuple[object, ...]:
-    """What has to be the same in all contractions that are merged, but for their data.
-
-    Attributes, types, and the shapes of operands without their outputs.
-    """
-    attributes = complete_attributes(node)
-    turned = bool(attributes.pop(_TURNED, False))  # constants are turned when they are joined
-    names = node.inputs[1:2] if node.operator == "conv" else node.inputs[1:]  # no bias is one of 0
-    outputs = 0 if node.operator == "conv" or turned else -1
-    operands = []
-    for name in names:
-        type = graph.types[name]
-        shape = list(type.shape)
-        shape[outputs] = 0
-        operands.append((type.dtype, sorted(shape) if len(shape) == 2 else shape))
-    return node.operator, tuple(attributes.items()), graph.types[node.output].dtype, operands
+    """What has to be the same in all convolutions that are merged, but for their data: attributes,
+    types, and the shapes of weights without their outputs."""
+    weight = graph.types[node.inputs[1]]  # no bias is one of 0
+    attributes = tuple(complete_attributes(node).items())
+    return attributes, graph.types[node.output].dtype, weight.dtype, weight.shape[1:]
 
 
 def unmergeable(graph: Graph, nodes: Sequence[Node]) -> str:
     """Why these nodes cannot be merged; "" if they can."""
     first = nodes[0]
-    if first.operator not in MERGEABLE:
-        return f"{first.output!r} is made by {first.operator}, which cannot be merged"
     for node in nodes:
+        if node.operator != "conv":
+            return f"{node.output!r} is made by {node.operator}, which cannot be merged"
         if any(name and name not in graph.constants for name in node.inputs[1:]):
             return f"{node.output!r} is a product with something that is no constant"
         if node.inputs[0] != first.inputs[0]:
             return f"{first.output!r} and {node.output!r} are not made of the same data"
-        if node.operator != first.operator or alike(graph, node) != alike(graph, first):
+        if alike(graph, node) != alike(graph, first):
             return f"{first.output!r} and {node.output!r} are made in different ways"
     attributes = complete_attributes(first)
-    if first.operator == "conv" and (attributes["groups"] != 1 or attributes["layout"] != "NCHW"):
+    if attributes["groups"] != 1 or attributes["layout"] != "NCHW":
         return f"{first.output!r} has groups, or a layout"
-    if first.operator == "matmul" and attributes.flag("transpose_a"):
-        return f"{first.output!r} reads its data turned"
     return ""
 
 
@@ -363,24 +216,9 @@ def _merged(graph: Graph, decision: Merged, block: int | None, names: dict[str, 
     problem = unmergeable(graph, nodes)
     if problem:
         raise PlanError(f"{decision}: {problem}")
-    joint = _joint_result(graph, nodes, block)
-    if isinstance(joint, str):
-        raise PlanError(f"{decision}: {joint}")
+    joint = JointChannels.of([graph.types[node.output].shape for node in nodes], block)
     merger = _Merger(graph, nodes, joint, names)
     return merger.run(min(producers[value][0] for value in decision.values))
-
-
-def _joint_result(graph: Graph, nodes: Sequence[Node], block: int | None) -> JointResult | str:
-    """How the branches lie in what is made for all of them, or why they cannot."""
-    shapes = [graph.types[node.output].shape for node in nodes]
-    if nodes[0].operator == "conv":
-        return ChannelsResult.of(shapes, block)
-    rows, columns = math.prod(shapes[0][:-1]), {shape[-1] for shape in shapes}
-    if any(len(graph.types[node.inputs[1]].shape) != 2 for node in nodes):
-        return "weights are no matrices"
-    if nodes[0].operator == "matmul" and rows > 1 and len(columns) == 1:
-        return StackedResult(tuple(shapes))
-    return ColumnsResult(tuple(shapes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,20 +231,20 @@ class _Step:
 
 
 class _Merger:
-    """Emits the graph with the branches `nodes` as one contraction."""
+    """Emits the graph with the branches `nodes` as one convolution."""
 
     def __init__(
         self,
         graph: Graph,
         nodes: tuple[Node, ...],
-        joint: JointResult,
+        joint: JointChannels,
         names: dict[str, str],
     ) -> None:
         self.graph, self.nodes, self.joint, self.names = graph, nodes, joint, names
         self.readers = consumers(graph)
 
     def run(self, at: int) -> Graph:
-        """The graph whose joint contraction stands where the node number `at` does."""
+        """The graph whose joint convolution stands where the node number `at` does."""
         steps = self._alike()
         gone = {node.output for step in steps for node in step.nodes}
         gone |= {node.output for node in self.nodes}
@@ -418,7 +256,7 @@ class _Merger:
                 rewriter.keep(node)
         return rewriter.finish()
 
-    # --- what is alike behind the contractions --------------------------------------------------
+    # --- what is alike behind the convolutions ---------------------------------------------------
 
     def _alike(self) -> list[_Step]:
         steps: list[_Step] = []
@@ -494,7 +332,7 @@ class _Merger:
         self, node: Node, constants: Mapping[int, Sequence[Array]], lane: float, fill: float
     ) -> float | None:
         """What lies between branches behind the node; None if that is not one finite number."""
-        if not self.joint.is_padded:
+        if not any(self.joint.padded):
             return 0.0
         operands: list[Array] = []
         for position, name in enumerate(node.inputs):
@@ -513,7 +351,7 @@ class _Merger:
     # --- emission -------------------------------------------------------------------------------
 
     def _emit(self, rewriter: Rewriter, steps: Sequence[_Step]) -> None:
-        value, lane = self._contraction(rewriter), 0.0
+        value, lane = self._convolution(rewriter), 0.0
         last = self.nodes
         for step in steps:
             first, before = step.nodes[0], last[0].output
@@ -528,34 +366,19 @@ class _Merger:
         for number, node in enumerate(last):
             self.joint.emit_branch(rewriter, value, number, node, lane)
 
-    def _contraction(self, rewriter: Rewriter) -> str:
+    def _convolution(self, rewriter: Rewriter) -> str:
         first, constants = self.nodes[0], self.graph.constants
-        attributes: dict[str, Attribute] = dict(first.attributes)
         rows = [[constants.get(name) for name in node.inputs[1:]] for node in self.nodes]
-        axis = 0 if first.operator == "conv" else 1
-        if first.operator == "matmul":
-            turned = [complete_attributes(node).flag(_TURNED) for node in self.nodes]
-            if all(turned):
-                axis = 0
-            else:
-                attributes[_TURNED] = False
-                rows = [
-                    [array.T if flag and array is not None else array for array in row]
-                    for row, flag in zip(rows, turned, strict=True)
-                ]
-        joined = [
-            self.joint.joined(arrays, axis)
-            for column in zip_longest(*rows)
-            if (arrays := self._present(column))
-        ]
+        columns = map(self._present, zip_longest(*rows))
+        joined = [self.joint.joined(arrays) for arrays in columns if arrays]
         hints = (*first.inputs[1:], f"{first.output}_bias")
         names = [
             rewriter.constant(array, f"{hint}_merged")
             for array, hint in zip(joined, hints, strict=False)
         ]
-        data = self.joint.data(rewriter, rewriter.value(first.inputs[0]), first)
+        inputs = rewriter.value(first.inputs[0]), *names
         name = rewriter.fresh(_joint_name(first.output))
-        return rewriter.emit(first.operator, (data, *names), attributes, like=first, output=name)
+        return rewriter.emit(first.operator, inputs, first.attributes, like=first, output=name)
 
     def _present(self, column: Sequence[Array | None]) -> list[Array]:
         """An operand of all branches, nothing if none has it; zeros where one has no bias."""

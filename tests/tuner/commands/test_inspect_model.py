@@ -10,7 +10,6 @@ import pytest
 from tests.tuner.building.test_recorded_plan import PLAIN_CONV, Setting
 from tests.tuner.plans.branch_net import branch_net
 from tunefarm.compiler.errors import SettingsError
-from tunefarm.compiler.frontend.zoo.network import Layer, NetworkBuilder
 from tunefarm.compiler.loops.printer import format_loops
 from tunefarm.compiler.pipeline import STAGES, kernels_of
 from tunefarm.compiler.plan.decisions.graph_plan import PLAIN, Chain, GraphPlan, Layout
@@ -102,7 +101,8 @@ def shown(setting: Setting, stage: str = "plan") -> str:
 
 def test_plan_without_records_is_that_of_the_rules(setting: Setting) -> None:
     onnx.save(branch_net(), setting.model)
-    text = inspect_model(setting.model, "plan", setting.settings())
+    settings = load_settings(None, {"search.plan": "rules"}, environment={})
+    text = inspect_model(setting.model, "plan", settings)
     assert text.splitlines()[1] == "as the rules decide"
     assert "# merge" in text
     assert "candidates (us)" in text
@@ -135,12 +135,8 @@ def test_plan_has_no_kernels(setting: Setting) -> None:
 
 def test_plan_without_a_database_is_what_an_untuned_build_takes(tmp_path: Path) -> None:
     model = tmp_path / "heads.onnx"
-    net = NetworkBuilder("heads", 0)
-    image = net.conv("image", Layer(net.input("x", (1, 16, 28, 28)), 16), 32, 1)
-    branches = [net.relu(net.conv(f"head{number}", image, 16, 3, padding=1)) for number in (0, 1)]
-    net.output(net.add(*branches).name, "y", (1, 16, 28, 28))
-    onnx.save(net.model(), model)
+    onnx.save(branch_net(), model)
     settings = load_settings(None, {"compile.target": "sapphirerapids"}, environment={})
     text = inspect_model(str(model), "plan", settings)
     assert text.startswith("# by estimates, without a database")
-    assert "\nmerged head0" in text
+    assert "\nmerged a b" in text

@@ -34,10 +34,11 @@ def network() -> Graph:
 
 
 def branches() -> Graph:
-    """matmul_0 and matmul_1 read the same data."""
+    """conv_0 and conv_1 read the same data."""
     maker = GraphMaker()
-    x = maker.input(1, 64)
-    first, other = (maker.node("matmul", x, maker.weights(64, 32)) for _ in range(2))
+    x = maker.input(1, 16, 6, 6)
+    weights = (maker.weights(32, 16, 3, 3) for _ in range(2))
+    first, other = (maker.node("conv", x, weight, pads=(1,) * 4) for weight in weights)
     return maker.graph(maker.node("mul", first, other))
 
 
@@ -48,7 +49,7 @@ def test_sites_of_a_network() -> None:
 
 
 def test_what_is_merged_is_still_a_site() -> None:
-    merged = Merged(("matmul_0", "matmul_1"))
+    merged = Merged(("conv_0", "conv_1"))
     for plan in (DEFAULT_PLAN, GraphPlan((merged,))):
         assert graph_sites(branches(), TARGET, plan=plan).merges == (merged,)
 

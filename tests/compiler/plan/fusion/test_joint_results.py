@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
-from tunefarm.compiler.plan.fusion.merge_contractions import (
-    ChannelsResult,
-    ColumnsResult,
-    StackedResult,
-)
+from tunefarm.compiler.plan.fusion.merge_contractions import JointChannels
 from tunefarm.compiler.types.tensor_type import Array
 
 
@@ -18,16 +13,16 @@ def numbers(*shape: int, first: int = 1) -> Array:
 
 
 def test_channels_are_padded_to_blocks_but_for_the_last_branch() -> None:
-    joint = ChannelsResult.of([(1, 3, 2, 2), (1, 8, 2, 2), (1, 5, 2, 2)], 4)
+    joint = JointChannels.of([(1, 3, 2, 2), (1, 8, 2, 2), (1, 5, 2, 2)], 4)
     assert joint.padded == (1, 0, 0)
     assert joint.shape == (1, 17, 2, 2)
-    biases = joint.joined([numbers(3), numbers(8), numbers(5)], 0)
+    biases = joint.joined([numbers(3), numbers(8), numbers(5)])
     np.testing.assert_array_equal(biases[:4], [1, 2, 3, 0])
-    assert not ChannelsResult.of([(1, 3, 2), (1, 8, 2)], 4).is_padded
+    assert JointChannels.of([(1, 3, 2), (1, 8, 2)], 4).padded == (0, 0)
 
 
 def test_constants_of_channels_are_filled_between_branches() -> None:
-    joint = ChannelsResult.of([(1, 3, 2, 2), (1, 4, 2, 2)], 4)
+    joint = JointChannels.of([(1, 3, 2, 2), (1, 4, 2, 2)], 4)
     constant = joint.constant([numbers(3, 1, 1), numbers(1)], 9.0)
     assert constant is not None
     np.testing.assert_array_equal(constant.reshape(-1), [1, 2, 3, 9, 1, 1, 1, 1])
@@ -35,7 +30,7 @@ def test_constants_of_channels_are_filled_between_branches() -> None:
 
 
 def test_constant_that_is_the_same_everywhere_stays() -> None:
-    joint = ChannelsResult.of([(1, 3, 2, 2), (1, 4, 2, 2)], 4)
+    joint = JointChannels.of([(1, 3, 2, 2), (1, 4, 2, 2)], 4)
     plane = numbers(2, 2)
     assert joint.constant([plane, plane.copy()], 0.0) is plane
     assert joint.between([plane, plane.copy()], 0.0) is None  # no single number
@@ -45,17 +40,7 @@ def test_constant_that_is_the_same_everywhere_stays() -> None:
 
 
 def test_constants_that_differ_along_other_axes_cannot_be_joined() -> None:
-    joint = ColumnsResult(((2, 3), (2, 4)))
-    assert joint.constant([numbers(2, 1), numbers(4)], 0.0) is None
-    both = joint.constant([numbers(2, 1), numbers(2, 4)], 0.0)
-    assert both is not None and both.shape == joint.shape == (2, 7)
-
-
-@pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1)])
-def test_number_behind_a_stack_is_a_scalar(shape: tuple[int, ...]) -> None:
-    joint = StackedResult(((2, 3, 4), (2, 3, 4)))
-    same = joint.constant([numbers(*shape), numbers(*shape)], 0.0)
-    assert same is not None and same.shape == ()
-    other = joint.constant([numbers(*shape), numbers(4)], 0.0)
-    assert other is not None and other.shape == (2, 1, 4)
-    assert joint.constant([numbers(3, 1), numbers(3, 1)], 0.0) is None
+    joint = JointChannels.of([(1, 3, 2), (1, 4, 2)], None)
+    assert joint.constant([numbers(3, 1), numbers(4, 2)], 0.0) is None
+    both = joint.constant([numbers(3, 2), numbers(4, 2)], 0.0)
+    assert both is not None and both.shape == (1, 7, 2)

@@ -1,4 +1,4 @@
-"""Contractions of the same data as one: what is made of them means what they meant."""
+"""Convolutions of the same data as one: what is made of them means what they meant."""
 
 from __future__ import annotations
 
@@ -25,13 +25,12 @@ from tunefarm.compiler.plan.fusion import merge_contractions
 from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.types.dtypes import DType
-from tunefarm.compiler.types.tensor_type import Attribute
 
 BLOCK = 8
 
 
 def merged(graph: Graph, *values: str, tolerance: float = 1e-5) -> Graph:
-    """The graph with these values' contractions as one; it means the same, built as well."""
+    """The graph with these values' convolutions as one; it means the same, built as well."""
     plan = GraphPlan((Merged(values),))
     result = merge_contractions.run(graph, BLOCK, plan)
     assert_same_meaning(graph, result, tolerance)
@@ -53,15 +52,6 @@ def conv(maker: GraphMaker, x: str, outputs: int, size: int = 1, bias: bool = Tr
     weight = maker.weights(outputs, channels, size, size, scale=1 / (channels * size))
     operands = (weight, maker.weights(outputs)) if bias else (weight,)
     return maker.node("conv", x, *operands, pads=(size // 2,) * 4)
-
-
-def matmul(maker: GraphMaker, x: str, columns: int, turned: bool = False) -> str:
-    inner = maker.types[x].shape[-1]
-    shape = (columns, inner) if turned else (inner, columns)
-    return maker.node("matmul", x, maker.weights(*shape, scale=inner**-0.5), transpose_b=turned)
-
-
-# --- convolutions -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("batch", [1, 2])
@@ -161,70 +151,6 @@ def test_merged_results_lie_as_the_first_is_to() -> None:
     assert_same_meaning(graph, result)
 
 
-# --- products -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("turned", [(True, True), (False, False), (True, False)])
-@pytest.mark.parametrize("rows", [(1, 1), (3,), (2, 5)])
-def test_products_of_as_many_columns(rows: tuple[int, ...], turned: tuple[bool, bool]) -> None:
-    maker = GraphMaker()
-    x = maker.input(*rows, 16)
-    values = [matmul(maker, x, 24, flag) for flag in turned]
-    added = [maker.node("add", value, maker.weights(24)) for value in values]
-    graph = maker.graph(maker.node("relu", matmul(maker, added[0], 8)), matmul(maker, added[1], 8))
-    result = merged(graph, *values)
-    found = operators(result)
-    assert found.count("matmul") == 3 and found.count("add") == 1
-    kernels = planned_kernels(graph, GraphPlan((Merged(tuple(values)),)))
-    assert kernels == ["matmul_add", "matmul_relu", "matmul"]
-
-
-@pytest.mark.parametrize("rows", [1, 5])
-def test_products_of_other_columns(rows: int) -> None:
-    maker = GraphMaker()
-    x = maker.input(1, rows, 16)
-    values = [matmul(maker, x, columns) for columns in (24, 8)]
-    first, second = (maker.node("swish", value) for value in values)
-    graph = maker.graph(matmul(maker, first, 8), maker.node("sub", second, maker.weights(8)))
-    assert "slice" in operators(merged(graph, *values))
-
-
-def test_gate_of_a_product_multiplies_another() -> None:
-    maker = GraphMaker()
-    x = maker.input(1, 1, 16)
-    gate, up = matmul(maker, x, 24), matmul(maker, x, 24)
-    graph = maker.graph(maker.node("mul", maker.node("sigmoid", gate), up))
-    merged(graph, gate, up)
-
-
-@pytest.mark.parametrize("dtype", [DType.F16, DType.BF16])
-def test_products_of_16_bits(dtype: DType) -> None:
-    maker = GraphMaker()
-    x = maker.input(4, 16, dtype=dtype)
-    weights = [(maker.rng.standard_normal((16, 24)) / 4).astype(dtype.numpy) for _ in range(2)]
-    values = [maker.node("matmul", x, maker.constant(weight)) for weight in weights]
-    graph = maker.graph(*(maker.node("relu", value) for value in values))
-    result = merge_contractions.run(graph, BLOCK, GraphPlan((Merged(tuple(values)),)))
-    inputs = random_inputs(graph)
-    for found, expected in zip(
-        evaluate_graph(result, inputs), evaluate_graph(graph, inputs), strict=True
-    ):
-        np.testing.assert_array_equal(found, expected)
-
-
-def test_sums_of_bytes() -> None:
-    maker = GraphMaker()
-    x = maker.input(3, 16, dtype=DType.U8)
-    weights = [maker.rng.integers(-9, 9, (16, 24)).astype(np.int8) for _ in range(2)]
-    values = [maker.node("matmul", x, maker.constant(w), accumulator="i32") for w in weights]
-    shifts = [maker.constant(maker.rng.integers(-99, 99, 24).astype(np.int32)) for _ in values]
-    shifted = [maker.node("sub", *pair) for pair in zip(values, shifts, strict=True)]
-    floats = [maker.node("cast", value, to="f32") for value in shifted]
-    scaled = [maker.node("mul", value, maker.weights(1, 24)) for value in floats]
-    result = merged(maker.graph(*scaled), *values)
-    assert operators(result)[:4] == ["matmul", "sub", "cast", "mul"]
-
-
 def test_bytes_of_other_scales_and_zero_points() -> None:
     maker = GraphMaker()
     x = maker.input(1, 16, 3, 5, dtype=DType.U8)
@@ -243,10 +169,10 @@ def test_bytes_of_other_scales_and_zero_points() -> None:
 
 def test_scales_of_blocks_stay_behind_their_branch() -> None:
     maker = GraphMaker()
-    x = maker.input(3, 16, dtype=DType.U8)
-    weights = [maker.rng.integers(-9, 9, (16, 8)).astype(np.int8) for _ in range(2)]
-    values = [maker.node("matmul", x, maker.constant(w), accumulator="i32") for w in weights]
-    scales = [maker.weights(3, 2, scale=1.0) for _ in values]
+    x = maker.input(1, 16, 3, 5, dtype=DType.U8)
+    weights = [maker.rng.integers(-9, 9, (8, 16, 1, 1)).astype(np.int8) for _ in range(2)]
+    values = [maker.node("conv", x, maker.constant(w), accumulator="i32") for w in weights]
+    scales = [maker.weights(1, 2, 3, 5, scale=1.0) for _ in values]
     floats = [
         maker.node("dequantize", value, scale, to="f32", axis=1, block=4)
         for value, scale in zip(values, scales, strict=True)
@@ -257,53 +183,49 @@ def test_scales_of_blocks_stay_behind_their_branch() -> None:
 # --- what cannot be merged ----------------------------------------------------------------------
 
 
+def _image(maker: GraphMaker) -> str:
+    return maker.input(1, 16, 5, 5)
+
+
 def _other_data(maker: GraphMaker) -> tuple[str, ...]:
-    return matmul(maker, maker.input(3, 16), 8), matmul(maker, maker.input(3, 16), 8)
+    return conv(maker, _image(maker), 8), conv(maker, _image(maker), 8)
 
 
-def _no_contraction(maker: GraphMaker) -> tuple[str, ...]:
+def _products(maker: GraphMaker) -> tuple[str, ...]:
     x = maker.input(3, 16)
-    return maker.node("relu", x), maker.node("tanh", x)
+    return tuple(maker.node("matmul", x, maker.weights(16, 8)) for _ in range(2))
 
 
 def _other_window(maker: GraphMaker) -> tuple[str, ...]:
-    x = maker.input(1, 16, 5, 5)
+    x = _image(maker)
     return conv(maker, x, 8, 1), conv(maker, x, 8, 3)
 
 
 def _groups(maker: GraphMaker) -> tuple[str, ...]:
-    x = maker.input(1, 16, 5, 5)
+    x = _image(maker)
     weights = [maker.weights(8, 8, 1, 1) for _ in range(2)]
     return tuple(maker.node("conv", x, weight, groups=2) for weight in weights)
 
 
 def _computed_weight(maker: GraphMaker) -> tuple[str, ...]:
-    x, y = maker.input(3, 16), maker.input(16, 8)
-    return maker.node("matmul", x, y), matmul(maker, x, 8)
+    x, weight = _image(maker), maker.input(8, 16, 1, 1)
+    return maker.node("conv", x, weight), conv(maker, x, 8)
 
 
 def _following(maker: GraphMaker) -> tuple[str, ...]:
-    first = matmul(maker, maker.input(3, 16), 16)
-    return first, matmul(maker, first, 16)
-
-
-def _turned_data(maker: GraphMaker) -> tuple[str, ...]:
-    x = maker.input(16, 3)
-    weights = [maker.weights(16, 8) for _ in range(2)]
-    turned: dict[str, Attribute] = {"transpose_a": True}
-    return tuple(maker.node("matmul", x, weight, **turned) for weight in weights)
+    first = conv(maker, _image(maker), 16)
+    return first, conv(maker, first, 16)
 
 
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
         (_other_data, "not made of the same data"),
-        (_no_contraction, "made by relu"),
+        (_products, "made by matmul, which cannot be merged"),
         (_other_window, "in different ways"),
         (_groups, "groups"),
         (_computed_weight, "no constant"),
         (_following, "not made of the same data"),
-        (_turned_data, "turned"),
     ],
 )
 def test_what_cannot_be_merged_is_refused(
@@ -318,6 +240,6 @@ def test_what_cannot_be_merged_is_refused(
 
 def test_value_that_is_not_there_is_refused() -> None:
     maker = GraphMaker()
-    value = matmul(maker, maker.input(3, 16), 8)
+    value = conv(maker, _image(maker), 8)
     with pytest.raises(PlanError, match="no node computes 'gone'"):
         merge_contractions.run(maker.graph(value), BLOCK, GraphPlan((Merged((value, "gone")),)))

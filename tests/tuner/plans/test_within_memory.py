@@ -22,8 +22,7 @@ from tunefarm.measure.sandbox.import_model import import_model
 from tunefarm.tuner.building.flow import build
 from tunefarm.tuner.building.recorded_plan import record_plan
 from tunefarm.tuner.building.request import BuildRequest
-from tunefarm.tuner.plans.job_plans import within_memory
-from tunefarm.tuner.plans.programs import Programs
+from tunefarm.tuner.plans.job_plans import Arenas, within_memory
 from tunefarm.tuner.records.graph_choice import GraphChoice
 
 TARGET = host_target()
@@ -38,37 +37,37 @@ def model(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def programs(model: Path) -> Programs:
-    return Programs(import_model(model), TARGET, DEFAULT_NUMERICS, Limits())
+def arenas(model: Path) -> Arenas:
+    return Arenas(import_model(model), TARGET, DEFAULT_NUMERICS, Limits())
 
 
-def needs(programs: Programs) -> int:
-    return programs.of(DEFAULT_PLAN).arena_bytes
+def needs(arenas: Arenas) -> int:
+    return arenas.bytes_of(DEFAULT_PLAN)
 
 
-def test_the_rules_decide_where_they_need_little_enough(programs: Programs) -> None:
-    assert within_memory(programs, needs(programs)) == DEFAULT_PLAN
+def test_the_rules_decide_where_they_need_little_enough(arenas: Arenas) -> None:
+    assert within_memory(arenas, needs(arenas)) == DEFAULT_PLAN
 
 
-def test_a_plan_that_needs_less_is_found(programs: Programs) -> None:
-    plan = within_memory(programs, needs(programs) - 1)
-    assert plan != DEFAULT_PLAN and programs.of(plan).arena_bytes < needs(programs)
+def test_a_plan_that_needs_less_is_found(arenas: Arenas) -> None:
+    plan = within_memory(arenas, needs(arenas) - 1)
+    assert plan != DEFAULT_PLAN and arenas.bytes_of(plan) < needs(arenas)
 
 
-def test_the_least_is_named_where_nothing_needs_as_little(programs: Programs) -> None:
+def test_the_least_is_named_where_nothing_needs_as_little(arenas: Arenas) -> None:
     with pytest.raises(LimitError, match=r"take ([0-9]+) bytes at least, and 100 are") as found:
-        within_memory(programs, 100)
+        within_memory(arenas, 100)
     least = int(found.value.message.split(" take ")[1].split()[0])
-    assert programs.of(within_memory(programs, least)).arena_bytes == least
+    assert arenas.bytes_of(within_memory(arenas, least)) == least
 
 
 @pytest.mark.nightly
-def test_a_job_takes_a_plan_for_its_memory(tmp_path: Path, programs: Programs, model: Path) -> None:
-    most = needs(programs) - 1
+def test_a_job_takes_a_plan_for_its_memory(tmp_path: Path, arenas: Arenas, model: Path) -> None:
+    most = needs(arenas) - 1
     with Store.open(tmp_path / "tuning.db") as store:
         setting = Setting(tmp_path, store, {"limits.memory": most}, conv_net((20, 20, 20)))
         setting.ratio = 1.1
-        assert setting.search(seconds=7.0)  # too little for a search, enough for one for memory
+        assert setting.choose(seconds=7.0)  # too little for a search, enough for one for memory
         choice = setting.plans.chosen[JOB_TARGET.key]
         assert choice.arena_bytes is not None and choice.arena_bytes <= most
         setting.confirm()
@@ -78,9 +77,7 @@ def test_a_job_takes_a_plan_for_its_memory(tmp_path: Path, programs: Programs, m
     assert "0.91x as fast as the rules" in str(recorded)
 
 
-def test_rules_alone_are_refused_where_they_need_too_much(
-    tmp_path: Path, programs: Programs
-) -> None:
+def test_rules_alone_are_refused_where_they_need_too_much(tmp_path: Path, arenas: Arenas) -> None:
     with Store.open(tmp_path / "tuning.db") as store:
         values = {"limits.memory": 100, "search.plan": "rules"}
         with pytest.raises(LimitError, match="by the rules, and 100 are allowed"):
@@ -89,10 +86,10 @@ def test_rules_alone_are_refused_where_they_need_too_much(
 
 @pytest.mark.nightly
 def test_a_build_takes_what_fits_or_names_what_is_needed(
-    tmp_path: Path, programs: Programs, model: Path
+    tmp_path: Path, arenas: Arenas, model: Path
 ) -> None:
-    plan = within_memory(programs, needs(programs) - 1)
-    least = programs.of(plan).arena_bytes
+    plan = within_memory(arenas, needs(arenas) - 1)
+    least = arenas.bytes_of(plan)
     db = tmp_path / "tuning.db"
 
     def built(memory: int) -> GraphChoice | None:
@@ -103,7 +100,7 @@ def test_a_build_takes_what_fits_or_names_what_is_needed(
 
     with Store.open(db) as store:
         settings = load_settings(None, environment={})
-        model_hash = structural_hash(programs.graph)
+        model_hash = structural_hash(arenas.graph)
         record_plan(store, GraphChoice(plan), "net", model_hash, settings, TARGET)
     assert built(least + 100_000) == GraphChoice(plan)
     with pytest.raises(LimitError, match=r"100 bytes are allowed") as found:
