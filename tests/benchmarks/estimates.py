@@ -107,13 +107,12 @@ def main() -> None:
         choose_layouts.run = lambda graph, block, decided=None: graph
     with pinned(1):
         found = list(rows(given.models.split(",")))
-    print(f"{'kind':22}{'kernels':>8}{'mean':>8}{'spread':>8}{'stated':>8}")
+    print(f"{'kind':22}{'kernels':>8}{'mean':>8}{'spread':>8}")
     for kind in ("", *KINDS):
         errors = [row.error for row in found if kind in ("", row.estimate.kind)]
         if errors:
-            stated = f"{KINDS[kind].deviation:8.2f}" if kind else ""
             name = kind or "all"
-            print(f"{name:22}{len(errors):8}{fmean(errors):8.2f}{pstdev(errors):8.2f}{stated}")
+            print(f"{name:22}{len(errors):8}{fmean(errors):8.2f}{pstdev(errors):8.2f}")
     print(f"half are within {median(abs(row.error) for row in found):.0%}\n")
     for row in sorted(found, key=lambda row: -abs(row.error))[: given.worst]:
         shape = "x".join(map(str, row.kernel.output.shape))

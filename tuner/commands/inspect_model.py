@@ -19,11 +19,8 @@ from tunefarm.compiler.llvm.machine import assembly
 from tunefarm.compiler.loops.ir import LoopNest
 from tunefarm.compiler.loops.thread_shares import shares_of, shares_text, total_efficiency
 from tunefarm.compiler.pipeline import STAGES, kernels_of
-from tunefarm.compiler.plan.choices.describe import describe_plan
-from tunefarm.compiler.plan.choices.estimate import Estimator
 from tunefarm.compiler.plan.choices.estimated_plan import estimated_plan
 from tunefarm.compiler.plan.choices.graph_sites import graph_sites, verify_plan
-from tunefarm.compiler.plan.choices.plan_costs import PlanCosts
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN
 from tunefarm.compiler.schedule.schedule import ChooseSchedule
 from tunefarm.compiler.schedule.spaces import SpaceCache, schedule_space
@@ -258,15 +255,12 @@ def _plan_text(
     settings: Settings,
     target: Target,
 ) -> str:
-    """A plan that fits: its candidates, what they cost by estimates, and the choice.
+    """A plan that fits, and what could be decided on top of it.
 
     Raises what the passes raise for a graph.
     """
-    graph, numerics, plan = lowered.graph, lowered.numerics, applied.plan
-    allowance = ResourceBudget(limits_of(settings))
-    estimator = Estimator(SpaceCache(target, settings.compile.threads, numerics))
-    costs = PlanCosts(graph, target, lambda kernel: estimator(kernel).seconds, numerics, allowance)
-    sites = graph_sites(graph, target, numerics, plan, allowance)
+    plan, allowance = applied.plan, ResourceBudget(limits_of(settings))
+    sites = graph_sites(lowered.graph, target, lowered.numerics, plan, allowance)
     said = [*applied.notes, *(() if applied.choice is None else (str(applied.choice),))]
-    notes = "".join(f"# {note}\n" for note in said)
-    return f"{notes}{describe_plan(costs, sites, plan)}"
+    decided = "\n".join((*(f"# {note}" for note in said), str(plan)))
+    return "\n\n".join(filter(None, (decided, sites.undecided(plan))))

@@ -10,8 +10,7 @@ between; rates are those of the machine's table.
 
 The factors were fitted to the defaults of 576 kernels of ten models in blocks of 16 channels and in
 rows, on one thread of a Zen 5 with AVX-512: half of them are within 9 %, as are half of 119 kernels
-of six other models (see tests/benchmarks/estimates.py). The spread that remains by kind is each
-estimate's `deviation`.
+of six other models (see tests/benchmarks/estimates.py).
 """
 
 from __future__ import annotations
@@ -61,43 +60,32 @@ COSTLY = {
 PAGED = 2.4  # times the bytes, where rows are written to such planes
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """What is known of a kind of kernels under their default schedules.
-
-    Its arithmetic takes `factor` of the cycles that are counted; the logarithm of the estimate is
-    off by `deviation` (a standard deviation).
-    """
-
-    factor: float
-    deviation: float
-
-
 KINDS = {
-    "product": Kind(0.95, 0.18),  # convolutions and products of matrices
-    "window": Kind(0.4, 0.25),  # depthwise convolutions of blocks: counted by their loads
-    "window of rows": Kind(0.9, 0.3),  # depthwise convolutions of rows
-    "pool": Kind(0.86, 0.2),
-    "mean": Kind(0.1, 0.2),
-    "winograd": Kind(1.43, 0.2),
-    "window_rows": Kind(2.2, 0.4),
-    "small window": Kind(2.75, 0.3),
-    "attention": Kind(1.1, 0.2),
-    "attention_tiles": Kind(1.0, 0.2),
-    "chain": Kind(0.95, 0.15),
-    "row_wise": Kind(0.37, 0.35),
-    "transposed": Kind(1.1, 0.35),
-    "other": Kind(1.0, 0.8),
-    "scalar": Kind(1.0, 1.0),
+    "product": 0.95,  # convolutions and products of matrices
+    "window": 0.4,  # depthwise convolutions of blocks: counted by their loads
+    "window of rows": 0.9,  # depthwise convolutions of rows
+    "pool": 0.86,
+    "mean": 0.1,
+    "winograd": 1.43,
+    "window_rows": 2.2,
+    "small window": 2.75,
+    "attention": 1.1,
+    "attention_tiles": 1.0,
+    "chain": 0.95,
+    "row_wise": 0.37,
+    "transposed": 1.1,
+    "other": 1.0,
+    "scalar": 1.0,
 }
+"""What arithmetic takes of the cycles that are counted, by kind of kernel under its default
+schedule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Seconds of one call, and the standard deviation of their logarithm; what kind it is."""
+    """Seconds of one call; what kind it is."""
 
     seconds: float
-    deviation: float
     kind: str
 
 
@@ -144,8 +132,7 @@ def _of_default(
     if shape is None:
         return _scalar(kernel)
     name = _kind(kernel, candidate.sketch)
-    kind = KINDS[name]
-    computed = float(shape.cycles.item()) * kind.factor + _pointwise(kernel, target, shape)
+    computed = float(shape.cycles.item()) * KINDS[name] + _pointwise(kernel, target, shape)
     near, far = _transfers(kernel, target)
     if name == "transposed":
         near, far = (cycles * _strewn(kernel) for cycles in (near, far))
@@ -154,7 +141,7 @@ def _of_default(
     far /= min(sharing, target.machine.memory.streams)
     meeting = target.machine.threads.hand_over if sharing > 1.0 else 0.0
     cycles = CALL + (computed + near) / sharing + far + meeting
-    return Estimate(cycles / HERTZ, kind.deviation, name)
+    return Estimate(cycles / HERTZ, name)
 
 
 # --- arithmetic ---------------------------------------------------------------------------------
@@ -235,7 +222,7 @@ def _scalar(kernel: FusedKernel) -> Estimate:
         iterations(stage) * SCALAR * (1 + sum(1 for _ in loads(stage.body)))
         for stage in kernel.stages
     )
-    return Estimate(cycles / HERTZ, KINDS["scalar"].deviation, "scalar")
+    return Estimate(cycles / HERTZ, "scalar")
 
 
 # --- data ---------------------------------------------------------------------------------------

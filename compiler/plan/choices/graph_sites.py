@@ -5,12 +5,19 @@ And whether a plan is legal: do all of its decisions fit the graph?
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tunefarm.compiler.errors import PlanError
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.limits import ResourceBudget
-from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan, Merged
+from tunefarm.compiler.plan.decisions.graph_plan import (
+    DEFAULT_PLAN,
+    Chain,
+    Decision,
+    GraphPlan,
+    Merged,
+)
 from tunefarm.compiler.plan.fusion.chain_candidates import ChainCandidate, chain_candidates
 from tunefarm.compiler.plan.fusion.chain_groups import chain_groups
 from tunefarm.compiler.plan.fusion.fuse import fuse
@@ -39,6 +46,33 @@ class GraphSites:
     optimised: Graph
     merges: tuple[Merged, ...]
     chains: tuple[ChainCandidate, ...]
+
+    def undecided(self, plan: GraphPlan) -> str:
+        """What could be decided on top of a plan, to be read: a line for places that look alike.
+
+        # could be chained as well
+        chain conv_0 (6 alike)
+        """
+        chains = [
+            item.chains for item in self.chains if not set(plan.of(Chain)) >= set(item.chains)
+        ]
+        merges = [(item,) for item in self.merges if item not in set(plan.of(Merged))]
+        parts = (("chained", self._alike(chains)), ("merged", self._alike(merges)))
+        return "\n\n".join(
+            "\n".join((f"# could be {name} as well", *lines)) for name, lines in parts if lines
+        )
+
+    def _alike(self, items: Sequence[tuple[Decision, ...]]) -> list[str]:
+        """The first of those whose values have the same types, and how many there are."""
+        found: dict[tuple[str, ...], list[tuple[Decision, ...]]] = {}
+        for decisions in items:
+            values = (value for decision in decisions for value in decision.values)
+            look = tuple(str(self.planned.types.get(value)) for value in values)
+            found.setdefault(look, []).append(decisions)
+        return [
+            ", ".join(map(str, first)) + (f" ({1 + len(others)} alike)" if others else "")
+            for first, *others in found.values()
+        ]
 
 
 def graph_sites(

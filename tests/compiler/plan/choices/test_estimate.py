@@ -7,7 +7,7 @@ import pytest
 from tests.compiler.schedule.small_kernels import f32, kernel_of
 from tests.targets import target_named
 from tunefarm.compiler.kernels.kernel import FusedKernel
-from tunefarm.compiler.plan.choices.estimate import CALL, HERTZ, KINDS, Estimator, estimate
+from tunefarm.compiler.plan.choices.estimate import CALL, HERTZ, Estimator, estimate
 from tunefarm.compiler.schedule.space import ScheduleSpace, Sketch
 from tunefarm.compiler.schedule.spaces import SpaceCache, naive_schedule, schedule_space
 from tunefarm.compiler.target import Target
@@ -151,8 +151,7 @@ def test_winograd_gains_as_much_where_register_tiles_go_on_in_another_row() -> N
     ],
 )
 def test_kinds_are_told_apart(kernel: FusedKernel, kind: str) -> None:
-    found = estimate(kernel, AVX512)
-    assert found.kind == kind and found.deviation == KINDS[kind].deviation
+    assert estimate(kernel, AVX512).kind == kind
 
 
 def test_more_threads_share_what_is_large() -> None:
@@ -169,14 +168,13 @@ def test_the_thread_with_most_pieces_is_waited_for() -> None:
     assert two > 2 / 3 * alone
 
 
-def test_a_kernel_without_vectors_is_dear_and_uncertain(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_without_vectors_is_dear(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = conv(32, 32, 14)
     fast = estimate(kernel, AVX512)
     naive = Sketch("naive", (), lambda _: naive_schedule(), ())
     monkeypatch.setattr(SpaceCache, "of", lambda *_: ScheduleSpace([naive]))
     slow = estimate(kernel, AVX512)
     assert slow.kind == "scalar" and slow.seconds > 20 * fast.seconds
-    assert slow.deviation > fast.deviation
 
 
 def test_each_kernel_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,3 +74,19 @@ def test_build_says_what_the_verifier_says(decision: Decision, said: str) -> Non
         compile_model(network(), target=TARGET, plan=plan)
     assert str(caught.value) == problem
     assert "plan it anew" in problem
+
+
+def test_what_could_be_decided_is_told_once_for_places_that_look_alike() -> None:
+    maker = GraphMaker()
+    y = maker.input(1, 16, 6, 6)
+    for _ in range(3):
+        weights = (maker.weights(16, 16, 3, 3) for _ in range(2))
+        first, other = (maker.node("conv", y, weight, pads=(1,) * 4) for weight in weights)
+        y = maker.node("mul", first, other)
+    graph, merged = maker.graph(y), GraphPlan((Merged(("conv_0", "conv_1")),))
+    assert graph_sites(graph, TARGET).undecided(DEFAULT_PLAN).splitlines() == [
+        "# could be merged as well",
+        "merged conv_0 conv_1 (3 alike)",
+    ]
+    assert graph_sites(graph, TARGET, plan=merged).undecided(merged).endswith("(2 alike)")
+    assert graph_sites(network(), TARGET).undecided(DEFAULT_PLAN) == ""
