@@ -33,7 +33,7 @@ def all_there(value: Value, graph: GraphBuilder) -> Value:
     return graph.with_dims(graph.readable(value), None)
 
 
-def iota(count: int, graph: GraphBuilder) -> Value:
+def positions(count: int, graph: GraphBuilder) -> Value:
     """0, 1, 2, … as i64."""
     graph.check_array((count,), 8)
     return graph.constant(np.arange(count, dtype=np.int64))
@@ -57,7 +57,9 @@ def compacted(flags: Value, graph: GraphBuilder) -> tuple[Value, Value]:
     places = graph.emit("cumsum", ones, axis=0, exclusive=True)
     count = graph.emit("reduce_sum", ones, axes=(0,), keepdims=False)
     outside = graph.scalar(extent, DType.I64)
-    return placed(iota(extent, graph), graph.emit("where", flags, places, outside), graph), count
+    return placed(
+        positions(extent, graph), graph.emit("where", flags, places, outside), graph
+    ), count
 
 
 def placed(updates: Value, places: Value, graph: GraphBuilder) -> Value:

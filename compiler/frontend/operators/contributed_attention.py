@@ -14,10 +14,11 @@ from functools import partial
 import numpy as np
 
 from tunefarm.compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.data_sizes import positions
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.fused import DOMAIN
-from tunefarm.compiler.frontend.operators.moves import positions, window
+from tunefarm.compiler.frontend.operators.moves import window
 from tunefarm.compiler.frontend.operators.quantise import Parameters
 from tunefarm.compiler.frontend.structured_values import Entity
 from tunefarm.compiler.types.dims import ONE, Axis, extent_of, is_unpadded, size_of

@@ -13,8 +13,8 @@ from tunefarm.compiler.frontend.data_sizes import (
     compacted,
     counted_size,
     flags_of,
-    iota,
     placed,
+    positions,
     with_axis,
 )
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
@@ -285,7 +285,7 @@ def _selected(
     flag = graph.emit("greater", top, struck)
     going = graph.emit("reduce_max", flag, axes=(0, 1, 2), keepdims=False)
     overlaps = graph.emit("greater", _overlap(graph, boxes, best, scores.shape), threshold)
-    gone = graph.emit("or", overlaps, graph.emit("equal", iota(scores.shape[2], graph), best))
+    gone = graph.emit("or", overlaps, graph.emit("equal", positions(scores.shape[2], graph), best))
     following = graph.emit("where", gone, struck, left)
 
     def result(number: int) -> Value:
@@ -294,7 +294,7 @@ def _selected(
         return graph.emit("loop_result", *values, **bounds)
 
     taken, flags = (_of_classes(graph, result(number)) for number in (1, 2))
-    ran = graph.emit("less", iota(steps, graph), result(3))  # the other rows hold anything
+    ran = graph.emit("less", positions(steps, graph), result(3))  # the other rows hold anything
     return taken, graph.emit("and", flags, ran)
 
 
@@ -380,7 +380,7 @@ def _require_short(
     there, length = data.true_shape[axis], condition.true_shape[0]
     if bounds_of(there - length)[0] >= 0:
         return
-    behind = graph.emit("greater_equal", iota(flags.shape[0], graph), graph.size(there))
+    behind = graph.emit("greater_equal", positions(flags.shape[0], graph), graph.size(there))
     wrong = graph.emit("and", flags, behind)
     reason = f"{node.label} takes an element behind axis {axis}, which has {there} elements"
     graph.require(wrong, graph.origin(node.input(1)), reason)
@@ -503,7 +503,7 @@ def unique(node: OnnxNode, graph: GraphBuilder) -> list[Value]:
         appearance = graph.emit("cumsum", ones, axis=0, exclusive=True)
         renumbered = placed(appearance, graph.emit("where", first, number, outside), graph)
         number = graph.emit("gather", renumbered, number, axis=0)
-    indices = placed(iota(extent, graph), graph.emit("where", first, number, outside), graph)
+    indices = placed(positions(extent, graph), graph.emit("where", first, number, outside), graph)
     every = graph.constant(np.ones(extent, np.int64))
     added = every if there is None else graph.cast(there, DType.I64)
     counts = graph.emit(
@@ -537,7 +537,7 @@ def _slice_keys(data: Value, axis: int, graph: GraphBuilder) -> Value:
     left = graph.reshape(rows, (extent, 1, width))
     right = graph.reshape(rows, (1, extent, width))
     equal = graph.emit("equal", left, right)
-    place = graph.emit("where", equal, graph.scalar(width, DType.I64), iota(width, graph))
+    place = graph.emit("where", equal, graph.scalar(width, DType.I64), positions(width, graph))
     differs = graph.emit("reduce_min", place, axes=(2,), keepdims=False)
     own = graph.emit("gather_elements", rows, differs, axis=1)  # behind the last: the last
     below = graph.emit("less", graph.transpose(own, (1, 0)), own)

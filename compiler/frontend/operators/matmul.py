@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tunefarm.compiler.frontend.converter import converter
-from tunefarm.compiler.frontend.data_sizes import iota
+from tunefarm.compiler.frontend.data_sizes import positions
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.moves import as_whole, in_one_piece, with_axis
@@ -281,8 +281,8 @@ def _eliminated(graph: GraphBuilder, rows: Value) -> tuple[Value, Value]:
     wide_place = graph.emit("expand", place, shape=(*rows.shape[:-2], 1, count))
     chosen = graph.emit("gather_elements", rows, wide_place, axis=row_axis)
     pivot = graph.part(chosen, column_axis, 0, 1)
-    positions = graph.reshape(iota(count, graph), (count, 1))
-    takes_first = graph.emit("equal", graph.part(positions, 0, 1, count - 1), place)
+    rows_below = graph.reshape(positions(count, graph), (count, 1))
+    takes_first = graph.emit("equal", graph.part(rows_below, 0, 1, count - 1), place)
     first = graph.part(rows, row_axis, 0, 1)
     others = graph.part(rows, row_axis, 1, count - 1)
     others = graph.emit("where", takes_first, first, others)

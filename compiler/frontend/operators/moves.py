@@ -127,12 +127,6 @@ def _place(number: Value, factors: Sequence[Factor], graph: GraphBuilder) -> Val
 # --- Moves along dynamic axes --------------------------------------------------------------------
 
 
-def positions(extent: int, graph: GraphBuilder) -> Value:
-    """0, 1, 2, … as i64."""
-    graph.check_array((extent,), 8)
-    return graph.constant(np.arange(extent, dtype=np.int64))
-
-
 def moved(count: int, start: Dimension, step: int, graph: GraphBuilder) -> Value:
     """start + step * i, a vector of i64."""
     if isinstance(start, int):

@@ -11,13 +11,13 @@ from functools import reduce
 import numpy as np
 import numpy.typing as npt
 
+from tunefarm.compiler.frontend.data_sizes import positions
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.numbers import Numbers, vector
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.moves import (
     along,
     as_whole,
-    positions,
     taken,
     with_axis,
 )

@@ -10,13 +10,13 @@ import numpy as np
 
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.frontend.converter import converter, dynamic_operand
+from tunefarm.compiler.frontend.data_sizes import positions
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.numbers import Numbers, vector
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.moves import (
     compacted,
     extent_there,
-    positions,
     rearranged,
     taken,
     window,
