@@ -219,8 +219,3 @@ class Types(tuple[TensorType | None, ...]):
             if narrow or len(own) > len(given):
                 raise ShapeError(otherwise)
         return self.broadcast(target, *operands, but=but, otherwise=otherwise)
-
-
-def shapes_text(dims: Dims) -> str:
-    """Sizes as errors show them."""
-    return f"[{', '.join(str(size_of(axis)) for axis in dims)}]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from functools import partial
 
 from tunefarm.compiler.graph import fold_quantised, recurrent_weights, weight_products
@@ -35,34 +36,55 @@ from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS, STRICT_NUMERICS, Numerics
 
 
-# Long: the passes of a build are one flat list, in order.
-def passes(
-    block: int | None,
-    numerics: Numerics = DEFAULT_NUMERICS,
-    activations: DType = DType.U8,
-    summed: Collection[DType] = choose_precision.NARROW,
-    plan: GraphPlan = DEFAULT_PLAN,
-    states: DType = DType.U8,
-    cached: int = 0,
-    row_bytes: int = 0,
-    tiled: Collection[DType] = (),
-) -> tuple[tuple[str, GraphPass], ...]:
-    """Name and pass, in order, for a target with vectors of `block` elements, to be run once.
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What of a target decides about its graphs.
 
     `activations` is the type in which it multiplies 8-bit data with weights, `states` that of
     hidden states, `summed` are the narrow floats whose products it has instructions to sum,
     `cached` the bytes of recurrent weights up to which it reads floats faster than integers,
-    `tiled` are the narrow floats that its matrix tiles multiply. What `plan` says goes before
-    rules.
+    `row_bytes` those of a row of its matrix tiles, `tiled` the narrow floats that these multiply.
     """
-    folded = plain(lambda graph: fold_quantised.run(graph, activations, states))
+
+    activations: DType = DType.U8
+    summed: Collection[DType] = choose_precision.NARROW
+    states: DType = DType.U8
+    cached: int = 0
+    row_bytes: int = 0
+    tiled: Collection[DType] = ()
+
+    @staticmethod
+    def of(target: Target) -> Abilities:
+        """Those of a target."""
+        narrow, tiles = choose_precision.NARROW, target.matrix_tiles
+        return Abilities(
+            activations=target.activations,
+            summed=[dtype for dtype in narrow if target.dot_products(dtype, dtype, DType.F32)],
+            states=target.states,
+            cached=target.cached_weights,
+            row_bytes=tiles.row_bytes if tiles else 0,
+            tiled=[dtype for dtype in narrow if target.multiplies_tiles(dtype)],
+        )
+
+
+# Long: the passes of a build are one flat list, in order.
+def passes(
+    block: int | None,
+    numerics: Numerics = DEFAULT_NUMERICS,
+    plan: GraphPlan = DEFAULT_PLAN,
+    can: Abilities = Abilities(),
+) -> tuple[tuple[str, GraphPass], ...]:
+    """Name and pass, in order, for a target with vectors of `block` elements that `can` do so much,
+    to be run once. What `plan` says goes before rules."""
+    summed, tiled = can.summed, can.tiled
+    folded = plain(lambda graph: fold_quantised.run(graph, can.activations, can.states))
     denormals = numerics.denormals
     is_strict = numerics.name == STRICT_NUMERICS.name
     types = () if is_strict else (("fold_quantised", folded),)
     transposed = plain(lambda graph: transposed_convolutions.run(graph, block))
     is_direct = is_strict or numerics.narrow is not None
     dilated = plain(lambda graph: dilated_convolutions.run(graph, block, is_direct))
-    interleaved = plain(lambda graph: interleaved_channels.run(graph, row_bytes, numerics))
+    interleaved = plain(lambda graph: interleaved_channels.run(graph, can.row_bytes, numerics))
     joint: dict[str, str] = {}
     merged = plain(lambda graph: merge_contractions.run(graph, block, plan, joint))
     layouts = plain(lambda graph: choose_layouts.run(graph, block, followed(plan, joint)))
@@ -92,7 +114,7 @@ def passes(
     packs = plain(lambda graph: weight_products.run(graph, is_strict, halves))
     weights = (
         ("weight_products", packs),
-        ("recurrent_weights", plain(lambda graph: recurrent_weights.run(graph, cached))),
+        ("recurrent_weights", plain(lambda graph: recurrent_weights.run(graph, can.cached))),
     )
     before = (*types, *weights, *before_layouts(summed, numerics.rounds_each, denormals, tiled))
     first, after = before_types(denormals), after_layouts(denormals)
@@ -108,27 +130,19 @@ def optimise(
     observe: Observe | None = None,
     allowance: ResourceBudget | None = None,
     numerics: Numerics = DEFAULT_NUMERICS,
-    activations: DType = DType.U8,
-    summed: Collection[DType] = choose_precision.NARROW,
     plan: GraphPlan = DEFAULT_PLAN,
-    states: DType = DType.U8,
-    cached: int = 0,
-    row_bytes: int = 0,
-    tiled: Collection[DType] = (),
+    can: Abilities = Abilities(),
 ) -> Graph:
     """The graph that kernels are extracted from, with the same inputs, outputs and meaning.
 
     `block` is the number of f32 lanes of the target, the block of blocked layouts; None keeps all
-    data in NCHW. `numerics` say what is stored in narrower types, `activations` is the type in
-    which the target multiplies 8-bit data with weights, `states` that of hidden states, `summed`
-    are the narrow floats whose products it has instructions to sum, `cached` the bytes of recurrent
-    weights up to which it reads floats faster than integers, `row_bytes` those of a row of its
-    matrix tiles, `tiled` the narrow floats that these multiply. What `plan` says goes before the
+    data in NCHW. `numerics` say what is stored in narrower types, `can` what the target has
+    instructions for. What `plan` says of the graph goes before the
     rules. `observe` is called with the name and result of every pass. Raises `PlanError` for a
     decision that does not fit, `VerifyError` if the graph, or the result of a pass, breaks a rule,
     and `LimitError` for what goes beyond the `allowance` (this machine's if None).
     """
-    found = passes(block, numerics, activations, summed, plan, states, cached, row_bytes, tiled)
+    found = passes(block, numerics, plan, can)
     return run_passes(graph, found, observe, allowance or ResourceBudget())
 
 
@@ -144,20 +158,7 @@ def optimise_for(
 
     A precision that fixes the order of sums has one graph for all CPUs of the target's family.
     """
-    narrow = choose_precision.NARROW
     if numerics.fixes_order:
         target = common_target(target)
-    return optimise(
-        graph,
-        target.lanes(DType.F32),
-        observe,
-        allowance,
-        numerics,
-        activations=target.activations,
-        summed=[dtype for dtype in narrow if target.dot_products(dtype, dtype, DType.F32)],
-        plan=plan,
-        states=target.states,
-        cached=target.cached_weights,
-        row_bytes=target.matrix_tiles.row_bytes if target.matrix_tiles else 0,
-        tiled=[dtype for dtype in narrow if target.multiplies_tiles(dtype)],
-    )
+    block, can = target.lanes(DType.F32), Abilities.of(target)
+    return optimise(graph, block, observe, allowance, numerics, plan, can)

@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 
 from tunefarm.compiler import build
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
-from tunefarm.compiler.plan.optimise import optimise
+from tunefarm.compiler.plan.optimise import Abilities, optimise
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.numerics import STRICT_NUMERICS, is_narrow
 from tunefarm.compiler.types.tensor_type import Array
@@ -154,7 +154,7 @@ LAYERS = {"encoder": encoder_layer, "llama": llama_layer}
 
 def operators(model: onnx.ModelProto) -> Counter[str]:
     """What the layer consists of, but for conversions, where no narrow products are summed."""
-    graph = optimise(import_model_proto(model), 16, summed=())
+    graph = optimise(import_model_proto(model), 16, can=Abilities(summed=()))
     moves = ("cast", "reshape", "transpose")
     return Counter(node.operator for node in graph.nodes if node.operator not in moves)
 

@@ -102,11 +102,6 @@ _DYNAMIC: dict[str, dict[str, tuple[str, ...]]] = {
 their names, by what is before it."""
 
 
-def dynamic_names() -> tuple[str, ...]:
-    """The names of models that have a dynamic form."""
-    return tuple(_DYNAMIC)
-
-
 def dynamic_shapes(name: str) -> dict[str, tuple[str]]:
     """Usual bounds of the dynamic axes in a model's dynamic form, by symbol."""
     names = [symbol for axes in _DYNAMIC.get(name, {}).values() for symbol in axes if symbol]

@@ -173,11 +173,6 @@ def _joint_name(first: str) -> str:
     return f"{first}_merged"
 
 
-def merged_name(decision: Merged) -> str:
-    """What the joint convolution is called, as long as no other value is."""
-    return _joint_name(decision.values[0])
-
-
 def alike(graph: Graph, node: Node) -> tuple[object, ...]:
     """What has to be the same in all convolutions that are merged, but for their data: attributes,
     types, and the shapes of weights without their outputs."""

@@ -18,7 +18,7 @@ from tunefarm import compiler
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.operators.recurrence import CANDIDATE, RECURRENCE
-from tunefarm.compiler.plan.optimise import optimise
+from tunefarm.compiler.plan.optimise import Abilities, optimise
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.tensor_type import Array
 
@@ -135,7 +135,7 @@ class Layer:
 
 def optimised(layer: Layer, cached: int = 0) -> tuple[Graph, Node]:
     """The optimised graph and its recurrence."""
-    graph = optimise(import_model_proto(layer.proto()), 8, cached=cached)
+    graph = optimise(import_model_proto(layer.proto()), 8, can=Abilities(cached=cached))
     (node,) = (node for node in graph.nodes if node.operator == "recurrence")
     return graph, node
 
