@@ -265,7 +265,7 @@ def sized_slice(node: OnnxNode, graph: GraphBuilder) -> Value:
     data = node.input(0)
     for start, end, axis, step in _slices(node):
         size = size_of(data.dims[axis])
-        first, count = _sized_chosen(start, end, step, size)
+        first, count = _chosen(start, end, step, size)
         data = window(data, axis, first, count, graph, step)
     return data
 
@@ -293,10 +293,14 @@ def _slices(node: OnnxNode) -> list[tuple[Dimension, Dimension, int, int]]:
     return list(zip(starts, ends, places, steps, strict=True))
 
 
-def _sized_chosen(
+def _chosen(
     start: Dimension, end: Dimension, step: int, size: Dimension
 ) -> tuple[Dimension, Dimension]:
-    """The first position and the number of positions."""
+    """The first position of a slice and the number of positions: negative bounds count from the
+    end, and all are clamped.
+
+    Unlike in Python, a backward slice that starts before the axis begins at its first element.
+    """
     start, end = _from_end(start, size), _from_end(end, size)
     if step > 0:
         start, end = _clamped(start, 0, size), _clamped(end, 0, size)
@@ -524,42 +528,21 @@ def slice_(node: OnnxNode, graph: GraphBuilder) -> Value:
         return sized_slice(node, graph)
     data = node.input(0)
     begin, stride, shape = [0] * data.rank, [1] * data.rank, list(data.shape)
-    picked = [slice(None)] * data.rank
     for start, end, axis, step in _slices(node):
-        assert isinstance(start, int)
-        assert isinstance(end, int)
-        chosen = _chosen(start, end, step, data.shape[axis])
-        shape[axis] = len(chosen)
-        picked[axis] = _python_slice(chosen)
-        begin[axis] = chosen.start if chosen else 0
-        stride[axis] = step if len(chosen) > 1 else 1
+        first, count = _chosen(start, end, step, data.shape[axis])
+        assert isinstance(first, int)
+        assert isinstance(count, int)
+        shape[axis] = count
+        begin[axis] = first if count else 0
+        stride[axis] = step if count > 1 else 1
     if tuple(shape) == data.shape and all(step == 1 for step in stride):
         return data
     if data.array is not None:
-        return graph.constant(data.array[tuple(picked)])
+        picked = (b + s * np.arange(n) for b, s, n in zip(begin, stride, shape, strict=True))
+        return graph.constant(data.array[np.ix_(*picked)])
     if 0 in shape:
         return _empty(tuple(shape), data, graph)
     return graph.emit("slice", data, starts=tuple(begin), steps=tuple(stride), shape=tuple(shape))
-
-
-def _chosen(start: int, end: int, step: int, extent: int) -> range:
-    """The positions of a slice: negative bounds count from the end, and all are clamped.
-
-    Unlike in Python, a backward slice that starts before the axis begins at its first element.
-    """
-    start = start + extent if start < 0 else start
-    end = end + extent if end < 0 else end
-    if step > 0:
-        return range(min(max(start, 0), extent), min(max(end, 0), extent), step)
-    return range(min(max(start, 0), extent - 1), min(max(end, -1), extent - 1), step)
-
-
-def _python_slice(chosen: range) -> slice:
-    """The Python slice that picks these positions."""
-    if not chosen:
-        return slice(0, 0)
-    stop = chosen[-1] + (1 if chosen.step > 0 else -1)
-    return slice(chosen[0], None if stop < 0 else stop, chosen.step)
 
 
 def _empty(shape: tuple[int, ...], data: Value, graph: GraphBuilder) -> Value:
