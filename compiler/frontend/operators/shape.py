@@ -35,6 +35,7 @@ from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.signature import SIZES, ranges_text
 from tunefarm.compiler.types.sizes import (
     Dimension,
+    Function,
     Size,
     bounds_of,
     common_factor,
@@ -70,6 +71,8 @@ def sized_reshape(node: OnnxNode, graph: GraphBuilder) -> Value:
         left = quotient(product_of(data.true_shape), rest)
         if left is None:
             left = _quotient_by_axes(data.true_shape, shape)
+        if left is None:
+            left = _of_multiples(data, shape, graph)
         if left is None:
             left = _with_equal_axes(data, shape, graph)
         if left is None:
@@ -114,6 +117,25 @@ def _quotient_by_axes(given: Sequence[Dimension], shape: Sequence[Dimension]) ->
             rest.remove(size)
             divisors.remove(size)
     return quotient(product_of(rest), product_of(divisors))
+
+
+def _of_multiples(data: Value, shape: Sequence[Dimension], graph: GraphBuilder) -> Dimension | None:
+    """What is left where the shape has sizes of the data divided by numbers: h // 2 by 2 rows of h.
+
+    That they are multiples is checked at run time.
+    """
+    whole, multiples = list(data.true_shape), list[tuple[Dimension, int]]()
+    terms = (term for size in shape if isinstance(size, Size) for term, _ in size.open_terms)
+    for atom in (atom for term in terms for atom in term if isinstance(atom, Function)):
+        size, by = atom.operands
+        if atom.name == "//" and size in whole and isinstance(by, int):
+            whole[whole.index(size)] = divide(size, by) * by
+            multiples.append((size, by))
+    left = quotient(product_of(whole), product_of(size for size in shape if size != -1))
+    if left is not None:
+        for size, by in multiples:
+            graph.run_time.require_equal(remainder(size, by), 0, f"node {graph.source!r}")
+    return left
 
 
 def _with_equal_axes(data: Value, shape: list[Dimension], graph: GraphBuilder) -> Dimension | None:

@@ -287,6 +287,32 @@ MOVE_CASES: dict[str, Case] = {
         {"h": "2..12", "w": "3..15"},
         [{"h": 2, "w": 3}, {"h": 12, "w": 15}, {"h": 6, "w": 9}],
     ),
+    "blocks of images of a left number, by divided heights and widths": Case(
+        [
+            node("Shape", "x", "high", start=2, end=3),
+            node("Shape", "x", "wide", start=3, end=4),
+            node("Div", "high [2]", "upper"),
+            node("Div", "wide [3]", "left"),
+            node("Concat", "[-1] [4] upper [2] left [3]", "sizes", axis=0),
+            node("Reshape", "x sizes", "blocks"),
+            node("Transpose", "blocks", perm=[0, 1, 3, 5, 2, 4]),
+        ],
+        {"x": ("b", 4, "h", "w")},
+        {"b": "1..3", "h": "2..8", "w": "3..9"},
+        [{"b": 1, "h": 2, "w": 3}, {"b": 3, "h": 8, "w": 6}, {"b": 2, "h": 4, "w": 9}],
+    ),
+    "as many rows of each block as are left": Case(
+        [
+            node("Shape", "x", "batch", start=0, end=1),
+            node("Shape", "x", "rows", start=1, end=2),
+            node("Div", "rows [4]", "fourth"),
+            node("Concat", "batch fourth [-1] [6]", "sizes", axis=0),
+            node("Reshape", "x sizes"),
+        ],
+        {"x": ("b", "s", 6)},
+        {"b": "1..3", "s": "4..16"},
+        [{"b": 1, "s": 4}, {"b": 3, "s": 16}, {"b": 2, "s": 8}],
+    ),
     "greatest of all rows": on_shapes(
         node("Reshape", "x [-1,6]", "r"), node("TopK", "r [2]", "y at", axis=0)
     ),
