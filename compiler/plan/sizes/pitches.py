@@ -25,7 +25,7 @@ from typing import Final
 
 from tunefarm.compiler.expr.nodes import Binary, Expr, Load, Select, all_of, const, integer, select
 from tunefarm.compiler.expr.parts import conjuncts
-from tunefarm.compiler.expr.walk import loads, transform
+from tunefarm.compiler.expr.walk import loads, postorder, transform
 from tunefarm.compiler.kernels.kept_inputs import inputs_kept
 from tunefarm.compiler.kernels.kernel import (
     Buffer,
@@ -296,8 +296,20 @@ def _takes_elements(call: Call, name: str, program: KernelProgram) -> bool:
     extends = position in inputs_kept(kernel) and call.output in _returned(program)
     if extends or buffer.shape != program.types[name].shape:
         return False
-    sums = (stage for stage in kernel.stages if stage.reduce_axes or stage.combiner)
-    return all(load.buffer != buffer.name for stage in sums for load in loads(stage.body))
+    found = [
+        (stage, load)
+        for stage in kernel.stages
+        for load in loads(stage.body)
+        if load.buffer == buffer.name
+    ]
+    sums = any(stage.reduce_axes or stage.combiner for stage, _ in found)
+    return not sums and not any(_repeats(load.indices[-1]) for _, load in found)
+
+
+def _repeats(column: Expr) -> bool:
+    """Whether neighbours read one element, as of an image that is made larger: vectors of them are
+    taken apart of loads, which conditions of their own for each element would end."""
+    return any(isinstance(part, Binary) and part.op == "floordiv" for part in postorder(column))
 
 
 def _returned(program: KernelProgram) -> set[str]:

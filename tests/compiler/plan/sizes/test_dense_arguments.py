@@ -158,6 +158,19 @@ def test_what_sums_elements_or_is_returned_reads_them_from_their_places() -> Non
         assert dense_inputs(program) == frozenset()
 
 
+@pytest.mark.parametrize("scale", [2.0, 3.0])
+def test_an_argument_that_is_made_larger_is_read_from_its_place(scale: float) -> None:
+    modes = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    resize = node("Resize", "x _ scales", **modes)
+    scales = np.array([1, 1, scale, scale], np.float32)
+    proto = model([resize], [tensor("x", IMAGE)], constants={"scales": scales})
+    compiled = compile_model(import_model_proto(proto, SHAPES))
+    assert dense_inputs(compiled.program) == frozenset()
+    x = np.random.default_rng(4).random((2, 3, 5, 17), np.float32)
+    (found,) = Executable(compiled.spec).run({"x": x}).values()
+    np.testing.assert_array_equal(found, x.repeat(int(scale), 2).repeat(int(scale), 3))
+
+
 def test_a_kernel_keeps_how_its_argument_lies_as_json() -> None:
     program = compile_model(import_model_proto(MODELS["two readers"], SHAPES)).program
     (call,) = _kernels(program)
