@@ -297,14 +297,14 @@ def _place(data: Value, keys: Array, missing: int, graph: GraphBuilder) -> Value
     Few keys are compared each; of many, halves are left out until one is left.
     """
     if not keys.size:
-        return graph.emit("expand", graph.scalar(missing, DType.I64), shape=data.shape)
+        return graph.scalar(missing, DType.I64)
     table = graph.constant(keys, data.dtype)
     if keys.size <= _FEW_KEYS:
         column, absent = graph.reshape(data, (*data.shape, 1)), graph.scalar(missing, DType.I64)
         numbers = graph.integers(range(keys.size))
         found = graph.emit("where", graph.emit("equal", column, table), numbers, absent)
         return graph.emit("reduce_min", found, axes=(data.rank,), keepdims=False)
-    place = Numbers(graph.emit("expand", graph.scalar(0, DType.I64), shape=data.shape), graph)
+    place = Numbers(graph.scalar(0, DType.I64), graph)
     last = keys.size - 1
 
     def key_at(place: Numbers) -> Numbers:

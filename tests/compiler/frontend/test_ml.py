@@ -10,9 +10,9 @@ import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import helper
+from onnx import TensorProto, helper
 
-from tests.compiler.frontend.onnx_models import model, outputs_of, untyped
+from tests.compiler.frontend.onnx_models import model, outputs_of, tensor, untyped
 from tests.onnxruntime_session import exact_session
 from tunefarm import compiler
 from tunefarm.compiler.errors import ImportModelError
@@ -447,6 +447,19 @@ def test_labels_are_looked_up(keys: int) -> None:
     }
     _check("LabelEncoder", data, version=2, **given)
     _check("OneHotEncoder", {"x": data["x"][:, :1]}, version=1, cats_int64s=listed[:5], zeros=1)
+
+
+def test_labels_of_any_number_of_rows_are_searched() -> None:
+    keys, rng = 3 * np.arange(300), np.random.default_rng(0)
+    listed = {"keys_int64s": keys.tolist(), "values_int64s": (keys + 1).tolist()}
+    encoder = helper.make_node("LabelEncoder", ["x"], ["y"], domain=DOMAIN, **listed)
+    rows = tensor("x", ["n", 2], TensorProto.INT64)
+    proto = model([encoder], [rows], [untyped("y")], domains={DOMAIN: 2})
+    executable = compiler.build(import_model_proto(proto, {"n": ("1..40",)}))
+    for number in (1, 7, 40):
+        x = rng.integers(-9, 999, (number, 2))
+        expected = np.where((x % 3 == 0) & (x >= 0) & (x < 900), x + 1, -1)
+        np.testing.assert_array_equal(executable.run({"x": x})["y"], expected)
 
 
 def test_a_key_that_is_nan_is_what_any_nan_is() -> None:
