@@ -311,8 +311,9 @@ def _resize_sized(
         data = graph.padded.dense(data)
         axis = replace(axis, extent=data.shape[axis.axis])
     scale = fixed_scale(sizes.given, sizes.wanted, sizes.scale, how.coordinates)
-    by_ends = how.exclude_outside or (how.antialias and (scale is None or scale < 1))
-    if scale is not None and not (by_ends and how.mode != "nearest"):
+    smooths = how.antialias and (scale is None or scale < 1)
+    inside = how.exclude_outside and how.mode == "cubic"  # of two elements the other is the last
+    if scale is not None and not ((smooths or inside) and how.mode != "nearest"):
         whole = replace(axis, scale=scale, size=bounds_of(sizes.wanted)[1])
         positions = positions_along(whole, how.coordinates, graph)
         if _stays_inside(whole, positions, scale, sizes, how, graph):

@@ -69,6 +69,9 @@ PLACE_CASES: dict[str, Case] = {
     "resize_linear_smoothed": _smoothed("linear", antialias=1),
     "resize_cubic_smoothed": _smoothed("cubic", antialias=1),
     "resize_cubic_of_what_is_inside": _smoothed("cubic", exclude_outside=1),
+    "resize_twice_as_large_smoothed": on_image(
+        "Resize", "_ [1.0,1,2,2]", mode="linear", antialias=1, exclude_outside=1
+    ),
     "resize_halves_smoothed": on_image("Resize", "_ [1.0,1,0.5,1.5]", mode="linear", antialias=1),
     "dft": _transformed(2),
     "dft_one_sided": _transformed(1, onesided=1),

@@ -12,6 +12,7 @@ import pytest
 
 from tests.compiler.frontend.onnx_models import model, node, tensor
 from tunefarm import compiler
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
 
 MOST = 13
 
@@ -37,6 +38,19 @@ def test_no_result_is_of_what_lies_behind(
         x = np.random.default_rng(width).standard_normal((1, 2, width)).astype(np.float32)
         expected: Any = session.run(None, {"x": x})[0]
         np.testing.assert_allclose(executable.run({"x": x})["y"], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("how", [{"exclude_outside": 1}, {"exclude_outside": 1, "antialias": 1}])
+def test_what_grows_is_smoothed_by_as_many_nodes_as_without(how: dict[str, int]) -> None:
+    """Outside of the first and the last element lies the other of two: nothing is left out."""
+
+    def operators(**attributes: int) -> list[str]:
+        resize = node("Resize", "x _ [1.0,1,2,2]", mode="linear", **attributes)
+        proto = model([node("Exp", "x", "e"), resize], [tensor("x", [1, 2, "h", "w"])], opset=18)
+        graph = import_model_proto(proto, {"h": ("2..9",), "w": ("2..9",)})
+        return sorted(item.operator for item in graph.nodes)
+
+    assert operators(**how) == operators()
 
 
 @pytest.mark.parametrize("axes", [(0, 1, 2), (2, 0, 1)])
