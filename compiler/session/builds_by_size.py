@@ -40,7 +40,9 @@ _COMPUTED = ("1..512",)
 """The bounds of a size that a run computes."""
 _KEPT = 8
 """Builds for single sizes that are kept, each with its constants."""
-_LEAST_PRIORITY = 19
+_NICER = 5
+"""By how much a build for a range comes behind runs: they get three times its time of a CPU. With
+less it would hold Python's lock for long, and with it runs, while other programs have the CPUs."""
 
 Key = tuple[tuple[int, ...], ...]
 Given = list[tuple[str, tuple[int, ...]]]
@@ -253,7 +255,9 @@ class BuildsBySize:
     def _build_range(self, shapes: Shapes, bounds: Bounds) -> None:
         LOG.info("building %s for the range %s", self._path, shapes)
         with suppress(OSError):  # runs come first; what the build starts inherits it
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LEAST_PRIORITY)
+            thread = threading.get_native_id()
+            usual = os.getpriority(os.PRIO_PROCESS, thread)
+            os.setpriority(os.PRIO_PROCESS, thread, usual + _NICER)
         try:
             found = self._compiled(shapes)
         except TunefarmError as error:
