@@ -451,7 +451,10 @@ def test_labels_are_looked_up(keys: int) -> None:
 
 def test_labels_of_any_number_of_rows_are_searched() -> None:
     keys, rng = 3 * np.arange(300), np.random.default_rng(0)
-    listed = {"keys_int64s": keys.tolist(), "values_int64s": (keys + 1).tolist()}
+    listed: dict[str, Any] = {
+        "keys_int64s": keys.tolist(),
+        "values_int64s": (keys + 1).tolist(),
+    }
     encoder = helper.make_node("LabelEncoder", ["x"], ["y"], domain=DOMAIN, **listed)
     rows = tensor("x", ["n", 2], TensorProto.INT64)
     proto = model([encoder], [rows], [untyped("y")], domains={DOMAIN: 2})

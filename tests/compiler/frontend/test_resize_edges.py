@@ -41,10 +41,10 @@ def test_no_result_is_of_what_lies_behind(
 
 
 @pytest.mark.parametrize("how", [{"exclude_outside": 1}, {"exclude_outside": 1, "antialias": 1}])
-def test_what_grows_is_smoothed_by_as_many_nodes_as_without(how: dict[str, int]) -> None:
+def test_what_grows_is_smoothed_by_as_many_nodes_as_without(how: dict[str, Any]) -> None:
     """Outside of the first and the last element lies the other of two: nothing is left out."""
 
-    def operators(**attributes: int) -> list[str]:
+    def operators(**attributes: Any) -> list[str]:
         resize = node("Resize", "x _ [1.0,1,2,2]", mode="linear", **attributes)
         proto = model([node("Exp", "x", "e"), resize], [tensor("x", [1, 2, "h", "w"])], opset=18)
         graph = import_model_proto(proto, {"h": ("2..9",), "w": ("2..9",)})
