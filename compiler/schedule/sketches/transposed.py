@@ -4,6 +4,9 @@ for rest.. (parallel): for blocks of u, blocks of v, in an order that is open:
     lanes vectors along u, the axis in which the input is contiguous, are loaded
     lanes vectors along v, the axis in which the output is contiguous, are stored
 
+Where rows end at run time they stay an axis of their own, next to which the blocks of u go: each
+row anew would have all of u written, a stream for every element of it.
+
 Serves transposes and changes of layout, with what is computed from their elements.
 """
 
@@ -89,7 +92,9 @@ def transposed_sketches(kernel: FusedKernel, target: Target, threads: int) -> li
         most = most if side == longer else line
         longest = _longest([b for b in blocks if b <= most], width, extents[axis])
         choices.append((Choice(side, blocks), longest))
-    choices += [(Choice(name, ("read", "written")), longer) for name in ("order", "inner")]
+    order = "read" if _rows_within(merged, turn) else longer
+    sides_of = (("order", order), ("inner", longer))
+    choices += [(Choice(name, ("read", "written")), side) for name, side in sides_of]
     choices += chunk_choices(merged, threads)
 
     def plan(values: Values) -> _Candidates:
@@ -171,6 +176,15 @@ def _distance(output: Stage, load: Load, shape: tuple[int, ...], pair: Mapping[s
     return form.coefficient(inner[1]) if form.coefficient(inner[0]) == 1 else 0
 
 
+def _rows_within(kernel: FusedKernel, turn: _Transpose) -> list[str]:
+    """Axes of the output between the two of a block, where sizes are dynamic: in memory they are
+    inside of the axis that is read along."""
+    names = [axis.name for axis in kernel.output.axes] if kernel.limits else []
+    if turn.read not in names:
+        return []
+    return [name for name in names[names.index(turn.read) + 1 :] if name != turn.written]
+
+
 def _in_blocks(kernel: FusedKernel, ragged: bool) -> bool:
     """Whether elements are read from blocks, of which a vector should take no part of two.
 
@@ -188,7 +202,10 @@ class _Candidates:
     ) -> None:
         self.facts, self.turn, self.merges, self.values = facts, turn, merges, values
         extents = facts.extents
-        self.rest = [Loop(a, a, extents[a]) for a in extents if a not in (turn.read, turn.written)]
+        rows = _rows_within(facts.kernel, turn)
+        self.rows = [Loop(axis, axis, extents[axis]) for axis in rows]
+        around = (axis for axis in extents if axis not in (turn.read, turn.written, *rows))
+        self.rest = [Loop(axis, axis, extents[axis]) for axis in around]
         self.tiles, self.blocks = [], []
         self.sides = {turn.read: turn.rows, turn.written: turn.columns}
         for side, (axis, width) in zip(("read", "written"), self.sides.items(), strict=True):
@@ -206,10 +223,10 @@ class _Candidates:
         read, written = self.turn.read, self.turn.written
         rows = [f"{output}.rows{f'_{i}' if i else ''}" for i in range(len(self.turn.buffers))]
         outer, inner = self.outermost.item(), self.innermost.item()
-        loops = [*self.rest, self.tiles[outer], self.tiles[1 - outer]]
+        loops = [*self.rest, *self._orders()[outer]]
         block = [self.blocks[1 - inner].name, self.blocks[inner].name]
         inside = [f"{read}.i.i", f"{written}.i.i"]
-        order = (*(loop.name for loop in self.rest), written, read)
+        order = (*(loop.name for loop in (*self.rest, *self.rows)), written, read)
         steps: list[Step] = [*self.merges]
         steps += [
             CacheRead(output, buffer, name, order)
@@ -230,6 +247,12 @@ class _Candidates:
             *(step for name in rows for step in (Unroll(name, written), Vectorize(name, read))),
         ]
 
+    def _orders(self) -> tuple[list[Loop], list[Loop]]:
+        """The loops over tiles, and over rows inside of those that are read along, from outside:
+        with the former first, and with the latter."""
+        read, written = self.tiles
+        return [read, *self.rows, written], [written, read, *self.rows]
+
     def _shared(self, outermost: int) -> list[Loop]:
         """The loops that run in parallel: those of the rest, and where these are few, of tiles."""
         if "chunks" not in self.values.domains:
@@ -240,7 +263,8 @@ class _Candidates:
         first, second = self.tiles[outermost], self.tiles[1 - outermost]
         if not np.any(first.whole):  # a loop with a tail is shared alone, up to there
             return self.rest or [first]
-        return [*self.rest, first, *[second] * bool(np.all(second.whole))]
+        both = bool(np.all(second.whole)) and not self.rows
+        return [*self.rest, first, *[second] * both]
 
     def shape(self) -> NestShape:
         facts, values = self.facts, self.values
@@ -250,13 +274,13 @@ class _Candidates:
         nest.inside[read], nest.inside[written] = self.turn.rows, self.turn.columns
         nest.loop(*self.blocks, which=self.innermost)
         nest.loop(*self.blocks, which=1 - self.innermost)
-        nest.loop(*self.tiles, which=1 - self.outermost)
-        nest.loop(*self.tiles, which=self.outermost)
+        for loops in reversed(list(zip(*self._orders(), strict=True))):
+            nest.loop(*loops, which=self.outermost)
         for loop in reversed(self.rest):
             nest.loop(loop)
         points = prod(facts.extents.values())
         moved = np.prod([tile.turns * tile.tile for tile in self.tiles], axis=0)
-        moved = moved * prod(facts.extents[loop.axis] for loop in self.rest)
+        moved = moved * prod(facts.extents[loop.axis] for loop in (*self.rest, *self.rows))
         parallel = [self._shared(outermost) for outermost in range(len(self.tiles))]
         pieces, grains = pieces_and_grains(values, parallel, self.outermost, facts.threads)
         block = np.full(count, float(lanes) * len(self.turn.buffers))
