@@ -9,6 +9,7 @@ from tunefarm.compiler.expr.walk import axes_of
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.schedule.steps.loop_kinds import Unroll, Vectorize
 from tunefarm.compiler.schedule.steps.new_stages import Hoist, SplitReduction
+from tunefarm.compiler.schedule.steps.packing import PackStage
 from tunefarm.compiler.schedule.steps.step import Step
 from tunefarm.compiler.schedule.steps.tiles import Partition, Reorder, Tile
 
@@ -24,13 +25,17 @@ class RowParts:
 
 @dataclass(frozen=True, slots=True)
 class RowReduction:
-    """A stage that reduces along `axis`; its other axes, and its other reduce axes."""
+    """A stage that reduces along `axis`; its other axes, and its other reduce axes.
+
+    Where `rows` says so, (one of the latter, how many), so many rows are reduced side by side.
+    """
 
     stage: str
     axis: str
     extent: int
     axes: tuple[str, ...]
     others: tuple[str, ...]
+    rows: tuple[str, int] | None = None
 
 
 def split_widths(lanes: int, accumulators: int) -> tuple[int, ...]:
@@ -54,6 +59,12 @@ def split_reduction(
     for k.o: for k.l < 32: s.lanes[k.l] += x[k.o*32 + k.l]     (4 registers of 8)
     for o < 4: for l < 8: s.lanes_1[l] += s.lanes[o*8 + l]
     for o < 2: for l < 4: s.lanes_2[l] += s.lanes_1[o*4 + l] ...
+
+    Rows side by side have a register each, however short they are:
+
+    for r.o: for k.o: for r.l < 4: for k.l < 8:
+        s.lanes.lanes[r.l, k.l] += x[r.o*4 + r.l, k.o*8 + k.l]
+    for r.l < 4: for k.l < 8: s.lanes[k.l] += s.lanes.lanes[r.l, k.l]
 
     What whole steps leave over is a last, `masked` step, or reduced likewise on its own.
     """
@@ -82,10 +93,14 @@ def _split(
     while partial in parts.names:
         count += 1
         partial = f"{name}.lanes_{count}"
+    if reduction.rows is not None and not combines:
+        walked = _side_by_side(parts, reduction, partial)
+    else:
+        walked = partial
+        _partial_loops(parts, reduction, partial, min(lanes, width), combines)
     parts.names.append(partial)
-    _partial_loops(parts, reduction, partial, min(lanes, width), combines)
     if rest and masked:
-        parts.loops.append(Partition(partial, f"{axis}.o", 0, 0, (extent // width,)))
+        parts.loops.append(Partition(walked, f"{axis}.o", 0, 0, (extent // width,)))
         rest = 0
     total = f"{name}.sum" if rest else name
     lane = RowReduction(total, f"{axis}.l", width, reduction.axes, ())
@@ -96,6 +111,26 @@ def _split(
         narrower = tuple(w for w in widths if w <= lanes)
         _split(parts, tail, lanes, narrower, combines=False, masked=False)
         parts.names.append(name)
+
+
+def _side_by_side(parts: RowParts, reduction: RowReduction, partial: str) -> str:
+    """Several rows at once in registers of their own, which are then combined in the partial result
+    of one vector; the new stage."""
+    assert reduction.rows is not None
+    (axis, count), places = reduction.rows, len(reduction.axes)
+    rows, row, lane = f"{partial}.lanes", f"{axis}.l", f"{reduction.axis}.l"
+    others = tuple(other for other in reduction.others if other != axis)
+    order = (*range(places), places + 1, places)
+    parts.made += [SplitReduction(partial, axis, count), PackStage(rows, (), order)]
+    parts.names.append(rows)
+    around = (*reduction.axes, *others, f"{axis}.o", f"{reduction.axis}.o")
+    for stage, outer in (rows, around), (partial, reduction.axes):
+        parts.loops += [
+            Reorder(stage, (*outer, row, lane)),
+            Unroll(stage, row),
+            Vectorize(stage, lane),
+        ]
+    return rows
 
 
 def _partial_loops(

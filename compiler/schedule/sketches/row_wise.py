@@ -13,11 +13,11 @@ from math import gcd, prod
 
 import numpy as np
 
-from tunefarm.compiler.expr.nodes import Expr, Load, index
-from tunefarm.compiler.expr.parts import is_expensive
+from tunefarm.compiler.expr.nodes import Binary, Expr, Load, Select, index
+from tunefarm.compiler.expr.parts import conjuncts, is_expensive
 from tunefarm.compiler.expr.walk import axes_of, loads
 from tunefarm.compiler.kernels.kernel import FusedKernel
-from tunefarm.compiler.kernels.stage import Stage, inline
+from tunefarm.compiler.kernels.stage import Axis, Stage, inline
 from tunefarm.compiler.schedule.nest_shape import Counts, Loop, NestShape
 from tunefarm.compiler.schedule.sketches.borders import borders, period, tile_cuts
 from tunefarm.compiler.schedule.sketches.even_shares import evenly_shared
@@ -130,12 +130,36 @@ def accumulator_domain(
     """How many vectors a reduction may be summed up in, and how many is the rule.
 
     One waits for itself at each step; where the row is short, combining several costs as much.
+    Rows side by side have one each.
     """
     name, reduced = reduction
-    extent = next(a.extent for a in kernel.stage(name).reduce_axes if a.name == reduced)
-    lanes = vector_lanes(kernel, target)
+    stage, lanes = kernel.stage(name), vector_lanes(kernel, target)
+    if (rows := rows_side_by_side(stage, reduced, lanes)) is not None:
+        fitting = tuple(count for count in ACCUMULATORS if rows.extent % count == 0)
+        return fitting, max(count for count in fitting if count in (1, 2, 4))
+    extent = next(a.extent for a in stage.reduce_axes if a.name == reduced)
     fitting = tuple(a for a in ACCUMULATORS if a == 1 or a * lanes <= extent)
     return fitting, max(a for a in fitting if a == 1 or (a in (2, 4) and 2 * a * lanes <= extent))
+
+
+def rows_side_by_side(stage: Stage, axis: str, lanes: int) -> Axis | None:
+    """The axis of rows of which several are reduced at once, where sizes of the run end some axis.
+
+    By themselves rows that end there are short, and their last step is in vain for the most part;
+    those of one vector that no axis is merged with, as sizes are in between, would wait for it.
+    """
+    ended: set[str] = set()
+    body = stage.body
+    while isinstance(body, Select):
+        for item in conjuncts(body.condition):
+            if isinstance(item, Binary) and isinstance(item.right, Load):
+                ended |= axes_of(item.left)
+        body = body.then
+    extents = {item.name: item.extent for item in stage.reduce_axes}
+    if not ended or (axis not in ended and extents[axis] >= 2 * lanes):
+        return None
+    others = (item for item in stage.reduce_axes if item.name not in {*ended, axis})
+    return max(others, key=lambda item: gcd(item.extent, 4), default=None)
 
 
 def computed_per_row(kernel: FusedKernel, arrangement: Arrangement) -> bool:
@@ -432,8 +456,10 @@ class _Candidates:
             least = SHORT_ROW if masked else lanes
             if axis and extent >= least and (rows.free or not rows.vector):
                 others = tuple(a.name for a in stage.reduce_axes if a.name != axis)
-                reduction = RowReduction(name, axis, extent, names, others)
-                widths = split_widths(lanes, held[stage.name])
+                count, side = held[stage.name], rows_side_by_side(stage, axis, lanes)
+                several = None if side is None or count == 1 else (side.name, count)
+                reduction = RowReduction(name, axis, extent, names, others, several)
+                widths = split_widths(lanes, 1 if side else count)
                 split_reduction(parts, reduction, lanes, widths, masked)
                 continue
             parts.names.append(name)

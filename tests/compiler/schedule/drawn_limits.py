@@ -56,13 +56,19 @@ def filled_rows(draw: st.DrawFn, lanes: int) -> list[Case]:
         return chain.apply("fill", value, sizes, axis=axis, number=number, value=content)
 
     data = _padded(chain, (rows, columns), 1, size)
-    kind = draw(st.sampled_from(["softmax", "sum", "max", "mean", "product", "attention", "copy"]))
+    kinds = "softmax", "sum", "max", "mean", "all rows", "blocks", "product", "attention", "copy"
+    kind = draw(st.sampled_from(kinds))
     if kind == "softmax":
         chain.apply("softmax", fill(data, 1, "lowest"), axis=1)
     elif kind == "sum":
         chain.apply("reduce_sum", fill(data, 1, "zero"), axes=(1,), keepdims=0)
     elif kind == "max":
         chain.apply("reduce_max", fill(data, 1, "lowest"), axes=(1,), keepdims=0)
+    elif kind == "all rows":
+        chain.apply("reduce_max", fill(data, 1, "lowest"), axes=(0, 1), keepdims=0)
+    elif kind == "blocks":
+        blocks = _padded(chain, (rows, columns, lanes), 1, size)
+        chain.apply("reduce_sum", fill(blocks, 1, "zero"), axes=(0, 1, 2), keepdims=0)
     elif kind == "mean":
         total = chain.apply("reduce_sum", fill(data, 1, "zero"), axes=(1,), keepdims=1)
         chain.apply("sub", data, chain.apply("mul", total, chain.input((1,), constant=True)))

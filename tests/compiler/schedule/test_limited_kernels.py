@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.compiler.schedule.drawn_limits import filled_planes, filled_rows, limits
+from tests.compiler.schedule.small_kernels import f32, kernel_of
 from tests.compiler.schedule.test_generated_code import (
     DRAWN,
     FAMILIES,
@@ -18,11 +19,15 @@ from tests.compiler.schedule.test_generated_code import (
     drawn_target,
     run_drawn,
 )
+from tests.targets import target_named
 from tunefarm.compiler.kernels.split_rows import split_rows
 from tunefarm.compiler.kernels.verify import verify_kernel
+from tunefarm.compiler.loops.printer import format_loops
 from tunefarm.compiler.loops.verify import verify_loops
 from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.spaces import default_schedule
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 EXAMPLES = {"attentions": 6, "filled_rows": 20, "products": 8, "normalisations": 6}
 STRATEGIES = {name: strategy for name, (strategy, _) in FAMILIES.items()}
@@ -60,3 +65,16 @@ def test_convolutions_fill_what_their_readers_need(data: st.DataObject) -> None:
     verify_loops(lower(case.kernel, schedule))
     actual = np.where(needed, output, case.expected)
     assert_agrees(case.kernel, schedule, actual, case.expected)
+
+
+@pytest.mark.parametrize("shape", [(24, 32, 256), (12, 16, 128, 16)], ids=["rows", "blocks"])
+def test_rows_that_end_at_run_time_are_reduced_side_by_side(shape: tuple[int, ...]) -> None:
+    """By themselves short rows wait for their one sum, and for a last step in vain."""
+    nodes = [
+        ("fill", ["x0", "x1"], {"axis": 2, "number": 0, "value": "lowest"}),
+        ("reduce_max", ["v0"], {"axes": tuple(range(len(shape))), "keepdims": 0}),
+    ]
+    kernel = kernel_of([f32(*shape), TensorType(DType.I64, (1,))], nodes)
+    target = target_named("x86-64-v4")
+    loops = format_loops(lower(kernel, default_schedule(kernel, target)))
+    assert "lanes.lanes: f32[4, 16]" in loops
