@@ -81,9 +81,13 @@ def best_tile(context: TileContext, tiles: Sequence[ChoiceValue]) -> ChoiceValue
     """The tile that needs the fewest cycles a reduction step over all columns and vectors.
 
     Of equals the largest, but where nothing is broadcast the one of the fewest streams of data:
-    every vector is one where they are blocks of channels, else every column. That the last tile of
-    vectors is a smaller one counts where another tile is clearly faster so.
+    every vector is one where they are blocks of channels, else every column. So it is one block
+    where columns end at run time: several share nothing, and the tiles for what is left of a row
+    are as many times as large. That the last tile of vectors is a smaller one counts where another
+    tile is clearly faster so.
     """
+    if context.roles.block and context.has_dynamic_columns and not context.broadcasts:
+        tiles = [tile for tile in tiles if isinstance(tile, tuple) and tile[1] == 1]
     sizes = np.array([tile for tile in tiles if isinstance(tile, tuple)], np.float64)
     columns, vectors = sizes.T
     none, inline = np.zeros(len(tiles), np.bool_), np.full(len(tiles), bool(context.prologue))

@@ -72,3 +72,15 @@ def test_forms_are_compared_by_dynamic_rows_of_all_lengths() -> None:
     dynamic = replace(static, inputs=(*static.inputs, sizes), limits=limits)
     space = schedule_space(dynamic, target_named("x86-64-v4"))
     assert space.default().sketch == "tiled"
+
+
+def test_depthwise_tiles_of_dynamic_rows_are_of_one_block() -> None:
+    """Blocks share nothing, and tiles for the rest of a row would be as many times as large."""
+    attributes = {"groups": 240, "pads": (2, 2, 2, 2), "layout": "NCHWc"}
+    conv = ("conv", ["x0", "x1"], attributes)
+    blocked = [f32(2, 15, 12, 160, 16), f32(240, 1, 5, 5)]
+    static = kernel_of(blocked, [conv], ["x1"])
+    sizes = Buffer("in2", DType.I64, (1,))
+    limits = (ValidExtent(16, 160, "in2", 0),)
+    dynamic = replace(static, inputs=(*static.inputs, sizes), limits=limits)
+    assert default_of(dynamic, "x86-64-v4")["tile"][1] == 1
