@@ -101,6 +101,7 @@ class _Folder:
             ),
             "pad": (self._padded,),
             "fill": (self._filled,),
+            "shift": (self._shifted,),
             "recurrence": (self._with_best_states,),
             **dict.fromkeys(MOVEMENTS, (self._moved,)),
         }
@@ -150,17 +151,28 @@ class _Folder:
         made = None if operand is None else filled(self.rewriter, operand, node)
         return None if made is None else self._dequantized(made, node)
 
+    def _shifted(self, node: Node) -> str | None:
+        """Data that is read from a place of the run on has its zero point where it has nothing."""
+        operand = self._alike_everywhere(node.inputs[0])
+        if operand is None or not self._is_zero(*node.inputs[2:]):
+            return None
+        inputs = (operand.name, node.inputs[1], *([operand.zero] if operand.zero else []))
+        moved = self.rewriter.emit("shift", inputs, node.attributes, like=node)
+        return self._dequantized(replace(operand, name=moved), node)
+
+    def _is_zero(self, value: str = "") -> bool:
+        """Whether an operand that is 0 by default is the number 0."""
+        array = self.rewriter.constants.get(value)
+        return not value or (array is not None and not array.any())
+
     def _padded(self, node: Node) -> str | None:
         """Padding with zeros pads the integers with their zero point."""
         attributes = complete_attributes(node)
         operand = self._alike_everywhere(node.inputs[0])
         if operand is None or attributes["mode"] != "constant":
             return None
-        value = attributes["value"]
-        if len(node.inputs) > 1 and node.inputs[1]:
-            array = self.rewriter.constants.get(node.inputs[1])
-            value = None if array is None else array.reshape(-1)[0].item()
-        if value != 0:
+        value = attributes["value"] if not any(node.inputs[1:]) else 0
+        if value != 0 or not self._is_zero(*node.inputs[1:]):
             return None
         given = {name: item for name, item in node.attributes.items() if name != "value"}
         inputs = (operand.name, operand.zero) if operand.zero else (operand.name,)

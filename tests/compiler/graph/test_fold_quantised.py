@@ -323,3 +323,24 @@ def test_padding_of_dynamic_sizes_is_filled_with_the_zero_point(form: str, is_kn
         inputs[zero] = np.array(140, np.uint8)
     (found,), (expected,) = evaluate_graph(folded, inputs), evaluate_graph(graph, inputs)
     np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("outside", ["nothing", "zero", "one"])
+def test_steps_from_a_place_of_the_run_on_are_moved_as_integers(outside: str) -> None:
+    """As the other direction of a recurrent layer reads them: the last that is there first."""
+    maker = _Maker()
+    x, sizes = maker.input(7, 16, dtype=DType.U8), maker.input(2, dtype=DType.I64)
+    given = [] if outside == "nothing" else [maker.scalar(float(outside == "one"))]
+    start = maker.dequantized(x, 0.5, 117)
+    moved = maker.node("shift", start, sizes, *given, axis=0, extent=7, step=-1, start=0, end=1)
+    graph = maker.graph(maker.node("matmul", moved, maker.filters(16, 8)))
+    folded = fold_quantised.run(graph)
+    shift = next(node for node in folded.nodes if node.operator == "shift")
+    assert folded.types[shift.output].dtype is (DType.F32 if outside == "one" else DType.U8)
+    inputs = random_inputs(graph)
+    inputs[x] = np.random.default_rng(2).integers(0, 256, (7, 16)).astype(np.uint8)
+    inputs[sizes] = np.array([4, 5], np.int64)
+    for found, expected in zip(
+        evaluate_graph(folded, inputs), evaluate_graph(graph, inputs), strict=True
+    ):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
