@@ -343,4 +343,4 @@ def test_steps_from_a_place_of_the_run_on_are_moved_as_integers(outside: str) ->
     for found, expected in zip(
         evaluate_graph(folded, inputs), evaluate_graph(graph, inputs), strict=True
     ):
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
+        assert np.allclose(found, expected, rtol=1e-5, atol=1e-4)

@@ -27,7 +27,7 @@ from tunefarm.compiler.loops.verify import verify_loops
 from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.spaces import default_schedule
 from tunefarm.compiler.types.dtypes import DType
-from tunefarm.compiler.types.tensor_type import TensorType
+from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 EXAMPLES = {"attentions": 6, "filled_rows": 20, "products": 8, "normalisations": 6}
 STRATEGIES = {name: strategy for name, (strategy, _) in FAMILIES.items()}
@@ -70,10 +70,9 @@ def test_convolutions_fill_what_their_readers_need(data: st.DataObject) -> None:
 @pytest.mark.parametrize("shape", [(24, 32, 256), (12, 16, 128, 16)], ids=["rows", "blocks"])
 def test_rows_that_end_at_run_time_are_reduced_side_by_side(shape: tuple[int, ...]) -> None:
     """By themselves short rows wait for their one sum, and for a last step in vain."""
-    nodes = [
-        ("fill", ["x0", "x1"], {"axis": 2, "number": 0, "value": "lowest"}),
-        ("reduce_max", ["v0"], {"axes": tuple(range(len(shape))), "keepdims": 0}),
-    ]
+    filled: dict[str, Attribute] = {"axis": 2, "number": 0, "value": "lowest"}
+    whole: dict[str, Attribute] = {"axes": tuple(range(len(shape))), "keepdims": 0}
+    nodes = [("fill", ["x0", "x1"], filled), ("reduce_max", ["v0"], whole)]
     kernel = kernel_of([f32(*shape), TensorType(DType.I64, (1,))], nodes)
     target = target_named("x86-64-v4")
     loops = format_loops(lower(kernel, default_schedule(kernel, target)))

@@ -12,7 +12,7 @@ from tests.targets import target_named
 from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel, ValidExtent
 from tunefarm.compiler.schedule.spaces import schedule_space
 from tunefarm.compiler.types.dtypes import DType
-from tunefarm.compiler.types.tensor_type import TensorType
+from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 ONE_ROW = kernel_of([f32(1, 512), f32(512, 100)], [("matmul", ["x0", "x1"], {})], ["x1"])
 PIXELS = kernel_of([f32(1, 16, 14, 14), f32(512, 16, 1, 1)], [("conv", ["x0", "x1"], {})], ["x1"])
@@ -76,7 +76,7 @@ def test_forms_are_compared_by_dynamic_rows_of_all_lengths() -> None:
 
 def test_depthwise_tiles_of_dynamic_rows_are_of_one_block() -> None:
     """Blocks share nothing, and tiles for the rest of a row would be as many times as large."""
-    attributes = {"groups": 240, "pads": (2, 2, 2, 2), "layout": "NCHWc"}
+    attributes: dict[str, Attribute] = {"groups": 240, "pads": (2, 2, 2, 2), "layout": "NCHWc"}
     conv = ("conv", ["x0", "x1"], attributes)
     blocked = [f32(2, 15, 12, 160, 16), f32(240, 1, 5, 5)]
     static = kernel_of(blocked, [conv], ["x1"])
