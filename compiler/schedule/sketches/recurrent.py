@@ -141,6 +141,12 @@ class Recurrent:
         return all(instruction.matrix for instruction in known)
 
     @property
+    def widens(self) -> bool:
+        """Weights are stored in a narrower type than they are multiplied in."""
+        phase = self.phases[-1]
+        return phase.terms == 1 and self.weight_dtype is not phase.product.body.dtype
+
+    @property
     def weight_dtype(self) -> DType:
         """The element type of the weights as they are stored."""
         load = weights_of(self.phases[-1].product)
@@ -263,13 +269,22 @@ def preferred_share(context: Recurrent, block: int, tile: Pair) -> str:
 def preferred_tile(context: Recurrent, block: int, tiles: tuple[Pair, ...]) -> Pair:
     """The tile whose products of a block need the fewest cycles; of equals, the smaller one.
 
-    Small ones leave room for the gates' functions next to them, and for what is read ahead.
+    Small ones leave room for the gates' functions next to them, and for what is read ahead. Where
+    weights are widened, any number of rows of a dynamic batch counts as much: one row in tiles of
+    many waits for its few sums, many rows in tiles of one widen the weights as often.
     """
-    return min(tiles, key=lambda tile: (_cycles(context, block, tile), tile[0] * tile[1]))
+    widened = context.widens and context.facts.kernel.limited_at(BATCH_POSITION)
+    counts = range(1 if widened else block, block + 1)
+
+    def cycles(tile: Pair) -> float:
+        return sum(_cycles(context, count, tile, widened) / count for count in counts)
+
+    return min(tiles, key=lambda tile: (cycles(tile), tile[0] * tile[1]))
 
 
-def _cycles(context: Recurrent, block: int, tile: Pair) -> float:
-    """Of a step's products of a block: the multiply-adds, or the weights that are read."""
+def _cycles(context: Recurrent, block: int, tile: Pair, widened: bool = False) -> float:
+    """Of a step's products of a block: the multiply-adds, or the weights that are read, and
+    `widened`."""
     rows, vectors = tile
     facts, units = context.facts, context.extents[-1]
     machine = facts.target.machine
@@ -285,6 +300,8 @@ def _cycles(context: Recurrent, block: int, tile: Pair) -> float:
             read = columns / loads_a_cycle(facts.target)
         else:
             read = columns * vector * terms / machine.l2.read
+        if widened:
+            read = max(read, columns / machine.vectors.convert)
         words = height * (columns + 1)  # with one that a row's own bytes are prepared like
         busy = words * SIGNED_SHARE if turns_bits else height * columns / machine.vectors.fma
         return units / terms * max(busy, read, machine.vectors.fma_latency) + TILE_CYCLES

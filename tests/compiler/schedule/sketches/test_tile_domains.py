@@ -84,3 +84,23 @@ def test_depthwise_tiles_of_dynamic_rows_are_of_one_block() -> None:
     limits = (ValidExtent(16, 160, "in2", 0),)
     dynamic = replace(static, inputs=(*static.inputs, sizes), limits=limits)
     assert default_of(dynamic, "x86-64-v4")["tile"][1] == 1
+
+
+def test_tiles_of_a_dynamic_batch_suit_one_row_and_many_where_weights_are_widened() -> None:
+    """The few sums of one row of a tall tile wait for each other; flat ones widen for each row."""
+    data = [f32(1, 20, 8, 3, 256), TensorType(DType.I8, (1, 256, 3, 256)), f32(1, 3, 256)]
+    functions: dict[str, Attribute] = {
+        "activations": ("sigmoid", "tanh"),
+        "alphas": (0.0, 0.0),
+        "betas": (0.0, 0.0),
+        "linear_before_reset": True,
+        "states": "f32",
+    }
+    node = ("recurrence", ["x0", "x1", *[""] * 7, "x2"], {"kind": "GRU", **functions})
+    static = kernel_of(data, [node], ["x1", "x2"])
+    number = len(static.inputs)
+    sizes = Buffer(f"in{number}", DType.I64, (1,))
+    limits = (ValidExtent(256, 8, sizes.name, 0),)
+    dynamic = replace(static, inputs=(*static.inputs, sizes), limits=limits)
+    tiles = [default_of(kernel, "x86-64-v4")["product"] for kernel in (static, dynamic)]
+    assert tiles == [(8, 1), (2, 4)]
