@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 
 from tests.compiler.decoders import Sizes, decoder
 from tests.compiler.frontend.onnx_models import model, tensor
-from tests.onnxruntime_session import exact_session
+from tests.onnxruntime_session import assert_agrees
 from tunefarm import compiler
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.plan.optimise import optimise
@@ -63,15 +63,12 @@ def test_prompts_and_their_parts_are_those_of_onnxruntime(form: str, batch: int)
     _, count = _attention(proto, {**bounds, "sequence_length": ("2..64",)})
     assert count == 1
     executable = compiler.build(import_model_proto(proto, bounds))
-    session = exact_session(proto)
     masks = form in ("concat", "torch")
     cached = ((33, 40), (2, 17)) if masks or batch == 1 else ()
     for tokens, past in ((1, 0), (2, 0), (17, 0), (64, 0), *cached):
         for hidden in (0, tokens // 2) if masks else (0,):
             feeds = _feeds(proto, batch, tokens, past, hidden)
-            expected = session.run(["logits"], feeds)[0]
-            found = executable.run(feeds)["logits"]
-            np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+            assert_agrees(executable.run, proto, feeds, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize(("window", "fixed"), [(-1, False), (5, False), (40, False), (5, True)])
@@ -122,5 +119,4 @@ def test_windows_of_group_query_attention(window: int, fixed: bool) -> None:
     }
     feeds["last"] = np.full(batch, past + tokens - 1, np.int32)
     feeds["mask"] = np.ones(past + tokens, np.float32)
-    (expected,) = exact_session(proto).run(["y"], feeds)
-    np.testing.assert_allclose(executable.run(feeds)["y"], expected, rtol=1e-3, atol=1e-4)
+    assert_agrees(executable.run, proto, feeds, rtol=1e-3, atol=1e-4)

@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.compiler.frontend.onnx_models import node
-from tests.onnxruntime_session import exact_session
+from tests.onnxruntime_session import assert_agrees
 from tunefarm import compiler
 from tunefarm.compiler import kernel_stages
 from tunefarm.compiler.content_cache import ContentCache
@@ -131,12 +131,6 @@ def mlp(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
-def reference(path: Path, inputs: dict[str, Vector]) -> list[Vector]:
-    session = exact_session(path)
-    results: list[Vector] = session.run(None, inputs)
-    return results
-
-
 def assert_equals_reference(executable: Executable, path: Path) -> None:
     for seed in range(2):
         rng = np.random.default_rng(seed)
@@ -144,10 +138,7 @@ def assert_equals_reference(executable: Executable, path: Path) -> None:
             name: rng.standard_normal(type.shape).astype(np.float32)
             for name, type in executable.inputs.items()
         }
-        outputs = list(executable.run(inputs).values())
-        for output, right in zip(outputs, reference(path, inputs), strict=True):
-            tolerance = 1e-4 * float(np.abs(right).max())
-            np.testing.assert_allclose(output, right, rtol=1e-3, atol=tolerance)
+        assert_agrees(executable.run, path, inputs, rtol=1e-3, atol=0, of_largest=1e-4)
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import parser
 
-from tests.onnxruntime_session import exact_session
+from tests.onnxruntime_session import assert_agrees
 from tunefarm import compiler
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.graph.ir import Graph
@@ -54,13 +54,7 @@ def check(
     graph = import_model_proto(proto, case.shapes, limits=limits)
     assert case.loops is None or loops_of(graph) == case.loops
     executable = compiler.build(graph)
-    session = exact_session(proto)
-    names = [output.name for output in session.get_outputs()]
-    for inputs in case.calls:
-        ours = executable.run(inputs)
-        for name, wanted in zip(names, session.run(names, dict(inputs)), strict=True):
-            assert ours[name].shape == wanted.shape
-            np.testing.assert_allclose(ours[name], wanted, rtol=tolerance, atol=tolerance / 10)
+    assert_agrees(executable.run, proto, *case.calls, rtol=tolerance, atol=tolerance / 10)
     return executable
 
 

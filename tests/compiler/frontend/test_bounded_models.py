@@ -5,11 +5,10 @@ Sizes are 0, 1, those around tiles and vectors, and the bound; onnxruntime says 
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from tests.compiler.bounded_models import KINDS, SOURCES, bounded_model
-from tests.onnxruntime_session import exact_session
+from tests.onnxruntime_session import assert_agrees
 from tunefarm import compiler
 
 BOUND = 50
@@ -20,16 +19,8 @@ OF_NONE = ("leaky relu", "product", "layer norm", "quantized product")
 
 def check(source: str, kind: str, sizes: tuple[int, ...], least: int = 1) -> None:
     proto, graph, feed = bounded_model(source, kind, BOUND, least=least)
-    executable, session = compiler.build(graph), exact_session(proto)
-    for size in sizes:
-        inputs = feed(size)
-        (expected,) = session.run(None, inputs)
-        found = executable.run(inputs)["y"]
-        assert found.shape == expected.shape, size
-        scale = float(np.abs(expected).max(initial=1.0))
-        np.testing.assert_allclose(
-            found, expected, rtol=1e-4, atol=2e-5 * scale, err_msg=f"size {size}"
-        )
+    run, calls = compiler.build(graph).run, map(feed, sizes)
+    assert_agrees(run, proto, *calls, atol=2e-5, of_largest=2e-5)
 
 
 @pytest.mark.parametrize(

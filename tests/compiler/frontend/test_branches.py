@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.parser import parse_model
 
 from tests.compiler.frontend.onnx_models import node
-from tests.onnxruntime_session import exact_session
+from tests.onnxruntime_session import assert_agrees
 from tunefarm import compiler
 from tunefarm.compiler.errors import InputError, ShapeError, UnsupportedOperatorError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
@@ -73,8 +73,7 @@ def test_a_branch_that_does_not_fit_is_an_error_of_the_run_that_takes_it(
     x, fits = X[:, :size], size == 16
     executable = compiler.build(import_model_proto(model, {"n": [size]}))
     feed = {"x": x, "flag": np.array(fits)}
-    (expected,) = exact_session(model).run(None, feed)
-    np.testing.assert_allclose(executable.run(feed)["y"], expected, rtol=1e-5)
+    assert_agrees(executable.run, model, feed, rtol=1e-5)
     with pytest.raises(InputError, match=f"'flag' is {not fits}") as refused:
         executable.run({"x": x, "flag": np.array(not fits)})
     assert "these sizes do not allow" in refused.value.message
@@ -90,10 +89,8 @@ def test_an_index_beyond_the_end_is_no_error_where_its_branch_is_not_taken() -> 
 def test_conditions_of_sizes_bind_the_runs_that_take_their_branch(operator: str) -> None:
     model = branches(BODIES[operator])
     executable = compiler.build(import_model_proto(model, {"n": ["2..16"]}))
-    session = exact_session(model)
-    for size, flag in ((16, True), (8, False)):
-        feed = {"x": X[:, :size], "flag": np.array(flag)}
-        np.testing.assert_allclose(executable.run(feed)["y"], session.run(None, feed)[0], rtol=1e-5)
+    calls = [{"x": X[:, :size], "flag": np.array(size == 16)} for size in (16, 8)]
+    assert_agrees(executable.run, model, *calls, rtol=1e-5)
     for size, flag in ((16, False), (8, True), (12, True), (12, False)):
         with pytest.raises(InputError, match="n") as refused:
             executable.run({"x": X[:, :size], "flag": np.array(flag)})
@@ -253,7 +250,4 @@ def test_a_rank_that_a_size_decides_is_refused(body: str, bounds: str) -> None:
     for sizes, rows in (("2..4", 3), (1, 1), (4, 4)) if bounds == "2..4" else ((1, 1),):
         executable = compiler.build(import_model_proto(model, {"b": [sizes]}))
         x = RNG.standard_normal((rows, 3)).astype(np.float32)
-        (expected,) = exact_session(model).run(None, {"x": x})
-        found = executable.run({"x": x})["y"]
-        assert found.shape == expected.shape
-        np.testing.assert_allclose(found, expected, rtol=1e-5)
+        assert_agrees(executable.run, model, {"x": x}, rtol=1e-5)

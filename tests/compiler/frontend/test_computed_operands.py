@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from tests.compiler.frontend.onnx_models import INT64, integers, node, outputs_of, tensor
 from tests.compiler.frontend.onnx_models import model as model_of
-from tests.onnxruntime_session import exact_session
+from tests.onnxruntime_session import assert_agrees, exact_session
 from tunefarm import compiler
 from tunefarm.compiler.errors import ImportModelError, InputError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
@@ -346,7 +346,6 @@ def test_slice_of_a_size_that_only_the_run_says() -> None:
         node("ReduceSum", "part", keepdims=0),
     ]
     proto = model(nodes, inputs, {"part": None, "y": None})
-    session = exact_session(proto)
     executable = compiler.build(import_model_proto(proto))
     for starts, ends, steps in (
         ((1, 0), (5, 6), (2, 2)),
@@ -354,15 +353,8 @@ def test_slice_of_a_size_that_only_the_run_says() -> None:
         ((5, 6), (0, -(2**63)), (-2, -1)),
         ((0, 0), (1, 1), (1, 1)),
     ):
-        given = {
-            **inputs,
-            "starts": integers(*starts),
-            "ends": integers(*ends),
-            "steps": integers(*steps),
-        }
-        results = executable.run(given)
-        for name, wanted in zip(("part", "y"), session.run(None, given), strict=True):
-            np.testing.assert_allclose(results[name], wanted, rtol=1e-4, atol=1e-5)
+        given = {"starts": integers(*starts), "ends": integers(*ends), "steps": integers(*steps)}
+        assert_agrees(executable.run, proto, {**inputs, **given})
     with pytest.raises(InputError, match="no step may be 0"):
         executable.run({**inputs, "steps": integers(0, 1)})
 
@@ -370,11 +362,10 @@ def test_slice_of_a_size_that_only_the_run_says() -> None:
 def test_slice_along_axes_that_only_the_run_says() -> None:
     inputs = {"x": random(7, 6, 5), "starts": integers(1), "ends": integers(5), "axes": integers(0)}
     proto = model([node("Slice", "x starts ends axes")], inputs, {"y": None})
-    session = exact_session(proto)
     executable = compiler.build(import_model_proto(proto))
     for axis, start, end in ((0, 1, 5), (-1, -3, 2**62), (1, 0, 0)):
         given = {**inputs, "starts": integers(start), "ends": integers(end), "axes": integers(axis)}
-        np.testing.assert_array_equal(executable.run(given)["y"], session.run(None, given)[0])
+        assert_agrees(executable.run, proto, given, rtol=0, atol=0)
     with pytest.raises(InputError, match="the axes must be of 3, none of them twice"):
         executable.run({**inputs, "axes": integers(3)})
 
@@ -387,13 +378,9 @@ def test_axes_of_a_result_of_which_nothing_is_declared(keepdims: int) -> None:
         node("ReduceSum", "y", "sum", keepdims=0),
     ]
     proto = model(nodes, inputs, {"y": None, "sum": None})
-    session = exact_session(proto)
     executable = compiler.build(import_model_proto(proto))
-    for axes in ((0, 1), (-1, 0), (2, 1)):
-        given = {**inputs, "axes": integers(*axes)}
-        results = executable.run(given)
-        for name, wanted in zip(("y", "sum"), session.run(None, given), strict=True):
-            np.testing.assert_allclose(results[name], wanted, rtol=1e-5)
+    calls = [{**inputs, "axes": integers(*axes)} for axes in ((0, 1), (-1, 0), (2, 1))]
+    assert_agrees(executable.run, proto, *calls, rtol=1e-5)
     with pytest.raises(InputError, match="the list of axes must be"):
         executable.run({**inputs, "axes": integers(1, 1)})
 
@@ -402,13 +389,9 @@ def test_list_of_axes_of_any_length() -> None:
     inputs = {"x": random(*SHAPE), "axes": integers(2)}
     proto = model([node("ReduceSum", "x axes")], inputs, {"y": None})
     proto.graph.input[1].type.tensor_type.shape.dim[0].dim_param = "n"
-    session = exact_session(proto)
     executable = compiler.build(import_model_proto(proto, {"n": ("1..3",)}))
-    for axes in ((2,), (0, -1), (2, 0, 1)):
-        given = {**inputs, "axes": integers(*axes)}
-        np.testing.assert_allclose(
-            executable.run(given)["y"], session.run(None, given)[0], rtol=1e-4, atol=1e-5
-        )
+    calls = [{**inputs, "axes": integers(*axes)} for axes in ((2,), (0, -1), (2, 0, 1))]
+    assert_agrees(executable.run, proto, *calls)
     proto = model([node("ReduceSum", "x axes", keepdims=0)], inputs, {"y": None})
     proto.graph.input[1].type.tensor_type.shape.dim[0].dim_param = "n"
     with pytest.raises(ImportModelError, match=r"the list of axes .*computed at run time"):
@@ -419,11 +402,9 @@ def test_list_of_axes_of_any_length() -> None:
 def test_view_of_which_nothing_is_declared(operator: str, shape: tuple[int, ...]) -> None:
     inputs = {"x": random(*shape), "axes": integers(0)}
     proto = model([node(operator, "x axes")], inputs, {"y": None})
-    session = exact_session(proto)
     executable = compiler.build(import_model_proto(proto))
-    for axis in (0, 2, -1):
-        given = {**inputs, "axes": integers(axis)}
-        np.testing.assert_array_equal(executable.run(given)["y"], session.run(None, given)[0])
+    calls = [{**inputs, "axes": integers(axis)} for axis in (0, 2, -1)]
+    assert_agrees(executable.run, proto, *calls, rtol=0, atol=0)
 
 
 def test_run_with_an_operand_that_does_not_fit_names_it_and_what_was_built() -> None:

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 from tests.compiler.frontend.onnx_models import model, node, tensor
 from tests.compiler.frontend.sized_cases import floats
-from tests.onnxruntime_session import exact_session
+from tests.onnxruntime_session import assert_agrees
 from tunefarm import compiler
 from tunefarm.compiler.errors import InputError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
@@ -35,10 +35,7 @@ def _check(
     named |= {axis for axis in declared if isinstance(axis, str)}
     bounds = {name: given for name, given in BOUNDS.items() if name in named}
     executable = compiler.build(import_model_proto(proto, bounds))
-    session = exact_session(proto)
-    for call in calls:
-        (expected,) = session.run(None, call)
-        np.testing.assert_allclose(executable.run(call)["y"], expected, rtol=1e-4, atol=1e-5)
+    assert_agrees(executable.run, proto, *calls)
     return executable
 
 
@@ -91,11 +88,9 @@ def test_one_row_or_all_expand_to_as_many_as_the_past_and_they_are() -> None:
     executable = compiler.build(
         import_model_proto(proto, {"h": ("1..4",), "q": ("0..6",)}), threads=1
     )
-    session = exact_session(proto)
     for tokens, past in ((1, 5), (1, 1), (1, 0), (4, 0)):
         call = {"x": floats(tokens, tokens), "past": floats(past, 2)}
-        (expected,) = session.run(None, call)
-        np.testing.assert_array_equal(executable.run(call)["y"], expected)
+        assert_agrees(executable.run, proto, call, rtol=0, atol=0)
     with pytest.raises(InputError, match="must be equal"):
         executable.run({"x": floats(3, 3), "past": floats(2, 2)})
 

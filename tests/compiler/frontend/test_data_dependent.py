@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime
 import pytest
 from onnx import helper, parser
 
 from tests.compiler.frontend.onnx_models import integers, model, node, tensor
-from tests.onnxruntime_session import exact_session
+from tests.onnxruntime_session import assert_agrees, one_thread
 from tunefarm import compiler
 from tunefarm.compiler.errors import InputError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
@@ -34,15 +33,7 @@ def check(text: str, calls: Sequence[Mapping[str, Values]], shapes: Shapes | Non
     """Outputs of machine code are onnxruntime's, with their shapes, for all of these arguments."""
     proto = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]>{text}')
     executable = compiler.build(import_model_proto(proto, shapes))
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    session = exact_session(proto, options)
-    names = [output.name for output in session.get_outputs()]
-    for inputs in calls:
-        ours = executable.run(dict(inputs))
-        for name, wanted in zip(names, session.run(names, dict(inputs)), strict=True):
-            assert ours[name].shape == wanted.shape
-            np.testing.assert_array_equal(ours[name], wanted, err_msg=name)
+    assert_agrees(executable.run, proto, *calls, rtol=0, atol=0, options=one_thread())
 
 
 def test_nonzero() -> None:

@@ -17,7 +17,7 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from tests.compiler.frontend.onnx_models import model as model_of
 from tests.compiler.frontend.onnx_models import node, tensor
-from tests.onnxruntime_session import exact_session
+from tests.onnxruntime_session import assert_agrees
 from tunefarm import compiler
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 
@@ -51,11 +51,8 @@ def test_bytes_scale_and_zero_point_are_those_of_onnxruntime(
     model.graph.output[0].type.tensor_type.ClearField("shape")
     sizes = {n: ("1..5",) if dynamic else (size,) for n, size in zip(names, shape, strict=True)}
     x = np.array(values, np.float32).reshape(shape)
-    found = compiler.build(import_model_proto(model, sizes)).run({"x": x})
-    for value, expected in zip(
-        (found["y"], found["s"], found["z"]), exact_session(model).run(None, {"x": x}), strict=True
-    ):
-        np.testing.assert_array_equal(value, expected)
+    run = compiler.build(import_model_proto(model, sizes)).run
+    assert_agrees(run, model, {"x": x}, rtol=0, atol=0)
 
 
 def test_a_bias_over_the_scale_of_silence_is_finite() -> None:
@@ -75,11 +72,8 @@ def test_a_bias_over_the_scale_of_silence_is_finite() -> None:
         }}"""
     )
     executable = compiler.build(import_model_proto(model))
-    session = exact_session(model)
     for x in (np.zeros((1, 4), np.float32), np.array([[0.1, -0.2, 0.3, 0.0]], np.float32)):
-        np.testing.assert_allclose(
-            executable.run({"x": x})["y"], session.run(None, {"x": x})[0], rtol=1e-6
-        )
+        assert_agrees(executable.run, model, {"x": x}, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])
@@ -97,10 +91,9 @@ def test_shapes_without_elements_join_others_at_dynamic_sizes(count: int) -> Non
         }}"""
     )
     executable = compiler.build(import_model_proto(model, {"b": ("1..4",)}))
-    session = exact_session(model)
     for rows in (1, 3, 4):
         x = np.arange(3 * rows, dtype=np.float32).reshape(rows, 3)
-        np.testing.assert_array_equal(executable.run({"x": x})["y"], session.run(None, {"x": x})[0])
+        assert_agrees(executable.run, model, {"x": x}, rtol=0, atol=0)
 
 
 @settings(max_examples=12, deadline=None, derandomize=True, database=None)

@@ -16,7 +16,7 @@ from onnx.reference import ReferenceEvaluator
 
 from tests.compiler.frontend.onnx_models import model as model_of
 from tests.compiler.frontend.onnx_models import node, tensor
-from tests.onnxruntime_session import exact_session
+from tests.onnxruntime_session import assert_agrees, exact_session
 from tunefarm import compiler
 from tunefarm.compiler.errors import ImportModelError, InputError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
@@ -38,12 +38,8 @@ def parsed(text: str, opset: int = 17, **initializers: Array) -> onnx.ModelProto
 def compare(
     model: onnx.ModelProto, feed: dict[str, Array], rtol: float = 1e-5, **shapes: Any
 ) -> None:
-    names = [info.name for info in model.graph.output]
-    expected = exact_session(model).run(names, feed)
-    found = compiler.build(import_model_proto(model, shapes)).run(feed)
-    for name, value in zip(names, expected, strict=True):
-        assert (found[name].dtype, found[name].shape) == (value.dtype, value.shape)
-        np.testing.assert_allclose(found[name], value, rtol=rtol, atol=1e-6)
+    run = compiler.build(import_model_proto(model, shapes)).run
+    assert_agrees(run, model, feed, rtol=rtol, atol=1e-6)
 
 
 def floats(*shape: int) -> Array:
@@ -161,10 +157,8 @@ def test_a_default_may_be_sparse() -> None:
     dense = DENSE.astype(np.float32)
     model = parsed("g (float[2, 3] x, float[3, 4] w) => (float[2, 4] y) { y = MatMul (x, w) }")
     model.graph.sparse_initializer.append(sparse_tensor(dense, True))
-    session, ours = exact_session(model), compiler.build(import_model_proto(model))
-    x = floats(2, 3)
-    for feed in ({"x": x}, {"x": x, "w": floats(3, 4)}):
-        np.testing.assert_allclose(ours.run(feed)["y"], session.run(None, feed)[0], rtol=1e-5)
+    x, run = floats(2, 3), compiler.build(import_model_proto(model)).run
+    assert_agrees(run, model, {"x": x}, {"x": x, "w": floats(3, 4)}, rtol=1e-5)
 
 
 @pytest.mark.parametrize("as_constant", [False, True])
@@ -335,10 +329,7 @@ def test_mean_variance_normalization_of_the_first_opset(across: int, variance: i
                                            normalize_variance = {variance}> (x) }}""",
         opset=8,
     )
-    x = floats(2, 3, 4, 5)
-    (expected,) = exact_session(model).run(None, {"x": x})
-    found = compiler.build(import_model_proto(model)).run({"x": x})["y"]
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    compare(model, {"x": floats(2, 3, 4, 5)}, rtol=1e-4)
 
 
 EARLY: dict[str, tuple[str, Callable[[Array], Array]]] = {
@@ -414,11 +405,9 @@ def test_what_operators_of_the_first_opset_refuse(call: str, reason: str) -> Non
 def test_crops_of_a_dynamic_size(call: str) -> None:
     model = parsed(f"g (float[b, 2, h, w] x) => (float[a] y) {{ y = Crop <{call}> (x) }}", opset=1)
     sizes = {"x": ("b:1..2", 2, "h:4..9", "w:4..9")}
-    executable, session = compiler.build(import_model_proto(model, sizes)), exact_session(model)
-    for shape in ((1, 2, 4, 4), (2, 2, 5, 9), (2, 2, 9, 6)):
-        feed = {"x": floats(*shape)}
-        (expected,) = session.run(None, feed)
-        np.testing.assert_array_equal(executable.run(feed)["y"], expected, strict=True)
+    run = compiler.build(import_model_proto(model, sizes)).run
+    calls = [{"x": floats(*shape)} for shape in ((1, 2, 4, 4), (2, 2, 5, 9), (2, 2, 9, 6))]
+    assert_agrees(run, model, *calls, rtol=0, atol=0)
     if "scale" in call:
         with pytest.raises(ImportModelError, match="may not fit"):
             import_model_proto(model, {"x": (1, 2, "h:3..9", 4)})

@@ -11,7 +11,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from tests.compiler.frontend.onnx_models import model, tensor
-from tests.onnxruntime_session import exact_session
+from tests.onnxruntime_session import assert_agrees, exact_session
 from tunefarm.compiler import build
 from tunefarm.compiler.errors import ImportModelError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
@@ -69,14 +69,8 @@ def test_products_are_those_of_onnxruntime(model: onnx.ModelProto, dtype: str) -
     executable = build(import_model_proto(model))
     shape = executable.inputs["x"].shape
     x = np.random.default_rng(1).standard_normal(shape).astype(dtype)
-    session = exact_session(model)
-    (expected,) = session.run(None, {"x": x})
-    got = executable.run({"x": x})["y"]
     tolerance = 1e-5 if dtype == "float32" else 4e-3
-    largest = np.abs(expected.astype(np.float64)).max()
-    error = np.abs(got.astype(np.float64) - expected.astype(np.float64)).max()
-    assert got.dtype == dtype
-    assert error <= tolerance * largest
+    assert_agrees(executable.run, model, {"x": x}, rtol=0, atol=0, of_largest=tolerance)
 
 
 def test_weights_are_kept_as_narrow_as_they_are() -> None:

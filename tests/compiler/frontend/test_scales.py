@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 
 from tests.compiler.frontend.onnx_models import model as model_of
 from tests.compiler.frontend.onnx_models import node, tensor, untyped
-from tests.onnxruntime_session import exact_session
+from tests.onnxruntime_session import assert_agrees
 from tunefarm import compiler
 from tunefarm.compiler.errors import ImportModelError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
@@ -109,10 +109,8 @@ def _compare(
     proto = model_of(nodes, feed, [untyped(name) for name in outputs], constants, opset=21)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    expected = exact_session(proto, options).run(outputs, feed)
-    found = compiler.build(import_model_proto(proto)).run(feed)
-    for name, wanted in zip(outputs, expected, strict=True):
-        np.testing.assert_allclose(found[name], wanted, rtol=1e-5, atol=1e-6, err_msg=name)
+    run = compiler.build(import_model_proto(proto)).run
+    assert_agrees(run, proto, feed, rtol=1e-5, atol=1e-6, options=options)
 
 
 _SPECIAL = [-2.5, -0.0, 0.0, 1e-30, 3.0, np.inf, -np.inf, np.nan, 300]

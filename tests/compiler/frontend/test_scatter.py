@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +13,7 @@ from onnx import numpy_helper
 
 from tests.compiler.frontend.onnx_models import INT64, node, tensor
 from tests.compiler.frontend.onnx_models import model as model_of
-from tests.onnxruntime_session import exact_session
+from tests.onnxruntime_session import assert_agrees, one_thread
 from tunefarm import compiler
 from tunefarm.compiler.errors import ImportModelError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
@@ -43,11 +42,8 @@ def check(proto: onnx.ModelProto, positions: np.ndarray, seed: int) -> None:
         "i": positions.astype(np.int64),
         "u": rng.standard_normal(shapes[2]).astype(np.float32),
     }
-    one = onnxruntime.SessionOptions()
-    one.intra_op_num_threads = 1
-    (expected,) = exact_session(proto, one).run(None, inputs)
-    actual = compiler.build(import_model_proto(proto)).run(inputs)["y"]
-    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+    run = compiler.build(import_model_proto(proto)).run
+    assert_agrees(run, proto, inputs, rtol=1e-5, atol=1e-6, options=one_thread())
 
 
 @settings(max_examples=25, deadline=None)
@@ -136,15 +132,14 @@ def test_elements_at_positions_that_are_expanded(
     }
     if reduction == "none":  # where several updates have one place, all write the same
         arrays["u"] = np.ones(whole, np.float32)
-    (expected,) = exact_session(proto).run(None, arrays)
     shapes: dict[str, list[int | str]] = {"x": [*shape], "i": [*own], "u": [*whole]}
     if is_sized:
         shapes = {
             name: [f"{size}:1..12" if isinstance(size, str) else size for size in sizes]
             for name, sizes in (("x", symbols), ("i", counted), ("u", reached))
         }
-    actual = compiler.build(import_model_proto(proto, shapes)).run(arrays)["y"]
-    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+    run = compiler.build(import_model_proto(proto, shapes)).run
+    assert_agrees(run, proto, arrays, rtol=1e-5, atol=1e-6)
 
 
 def test_rows_are_gathered_where_all_columns_have_one_place() -> None:

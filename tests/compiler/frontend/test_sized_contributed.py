@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 from tests.compiler.frontend.onnx_models import model, tensor
 from tests.compiler.frontend.sized_cases import floats
-from tests.onnxruntime_session import exact_session
+from tests.onnxruntime_session import assert_agrees, exact_session
 from tunefarm import compiler
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
@@ -48,10 +48,7 @@ def _check(proto: onnx.ModelProto, calls: list[dict[str, Array]]) -> None:
         if axis.dim_param
     }
     executable = compiler.build(import_model_proto(proto, {name: BOUNDS[name] for name in named}))
-    session = exact_session(proto)
-    for call in calls:
-        (expected,) = session.run(["y"], call)
-        np.testing.assert_allclose(executable.run(call)["y"], expected, rtol=1e-3, atol=1e-4)
+    assert_agrees(executable.run, proto, *calls, rtol=1e-3, atol=1e-4)
 
 
 WEIGHTS = {"w": floats(8, 24), "c": floats(24)}

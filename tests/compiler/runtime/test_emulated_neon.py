@@ -21,7 +21,7 @@ from tests.compiler.runtime.emulated import (
 )
 from tests.compiler.schedule.narrow_kernels import narrowed, values_for
 from tests.compiler.schedule.small_kernels import inputs_for, kernel_of
-from tests.onnxruntime_session import exact_session
+from tests.onnxruntime_session import assert_agrees
 from tests.targets import target_named
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.frontend.zoo import build_model
@@ -50,9 +50,7 @@ def test_models_compute_what_onnxruntime_does(model: str, threads: int, tmp_path
     cross_compiled(spec, tmp_path, "model")
     inputs = random_inputs(spec)
     found = example_outputs(spec, tmp_path, "model", inputs)
-    session = exact_session(proto)
-    for name, expected in zip(found, session.run(list(found), inputs), strict=True):
-        assert np.abs(found[name] - expected).max() <= 1e-4 * np.abs(expected).max()
+    assert_agrees(lambda _: found, proto, inputs, rtol=0, atol=0, of_largest=1e-4)
 
 
 @emulated
@@ -65,9 +63,7 @@ def test_a_model_in_bf16_is_that_in_f32_but_for_rounding(tmp_path: Path) -> None
     cross_compiled(compiled.spec, tmp_path, "model")
     inputs = random_inputs(compiled.spec)
     found = example_outputs(compiled.spec, tmp_path, "model", inputs)
-    session = exact_session(proto)
-    for name, expected in zip(found, session.run(list(found), inputs), strict=True):
-        assert np.abs(found[name] - expected).max() <= 0.02 * np.abs(expected).max()
+    assert_agrees(lambda _: found, proto, inputs, rtol=0, atol=0, of_largest=0.02)
 
 
 @emulated
@@ -88,11 +84,9 @@ def test_a_library_of_two_programs_runs_that_which_the_cpu_can_run(tmp_path: Pat
     export_library(programs[0], tmp_path, "mlp", others=programs[1:])
     run(tmp_path, COMPILER, "mlp_example.c", "-L.", "-lmlp", "-Wl,-rpath,$ORIGIN", "-omlp_example")
     inputs = random_inputs(programs[0])
-    session = exact_session(proto)
     for cpu in ("max", "cortex-a72"):  # the latter has NEON and nothing more
         found = example_outputs(programs[0], tmp_path, "mlp", inputs, cpu=cpu)
-        for name, expected in zip(found, session.run(list(found), inputs), strict=True):
-            assert np.abs(found[name] - expected).max() <= 1e-4 * np.abs(expected).max()
+        assert_agrees(lambda _: found, proto, inputs, rtol=0, atol=0, of_largest=1e-4)  # noqa: B023
 
 
 @emulated

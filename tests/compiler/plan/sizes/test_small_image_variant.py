@@ -10,7 +10,7 @@ import pytest
 
 from tests.compiler.frontend.onnx_models import model as model_of
 from tests.compiler.frontend.onnx_models import node, tensor
-from tests.onnxruntime_session import exact_session
+from tests.onnxruntime_session import assert_agrees
 from tests.targets import target_named
 from tunefarm import compiler
 from tunefarm.compiler.kernels.kernel import KernelCall
@@ -80,12 +80,10 @@ def test_filters_of_both_forms_are_stored_where_the_artefact_stays_small(
 
 def test_results_are_right_on_both_sides(model: Path) -> None:
     executable = compiler.build(model, shapes={"n": ("1..2",), "h": ("2..30",), "w": ("2..30",)})
-    session = exact_session(onnx.load(model))
     rng = np.random.default_rng(1)
     for images, height, width in ((1, 2, 3), (2, 30, 30), (2, 5, 30), (1, 9, 9), (1, 30, 17)):
         x = rng.standard_normal((images, CHANNELS, height, width)).astype(np.float32)
-        (expected,) = session.run(None, {"x": x})
-        np.testing.assert_allclose(executable.run({"x": x})["y"], expected, rtol=1e-3, atol=1e-3)
+        assert_agrees(executable.run, model, {"x": x}, rtol=1e-3, atol=1e-3)
 
 
 def test_a_tuner_that_chooses_schedules_has_one_form(model: Path, target: Target) -> None:

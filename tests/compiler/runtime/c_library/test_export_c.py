@@ -33,7 +33,7 @@ from tests.compiler.runtime.c_models import (
 )
 from tests.compiler.runtime.hand_kernels import COUNT, chain_spec
 from tests.compiler.runtime.sized_graphs import part_graph, rows_graph
-from tests.onnxruntime_session import exact_session
+from tests.onnxruntime_session import assert_agrees
 from tunefarm.compiler.errors import ExportError
 from tunefarm.compiler.frontend.import_onnx import import_onnx
 from tunefarm.compiler.pipeline import compile_model
@@ -121,9 +121,7 @@ def test_compiled_example_computes_what_python_and_onnxruntime_do(
     ours = run_example(tmp_path, "model", spec)
     inputs = random_inputs(spec)
     assert_same_bits(ours, Executable(spec).run(inputs))
-    session = exact_session(proto)
-    for name, expected in zip(ours, session.run(list(ours), inputs), strict=True):
-        assert np.abs(ours[name] - expected).max() <= 1e-4 * np.abs(expected).max()
+    assert_agrees(lambda _: ours, proto, inputs, rtol=0, atol=0, of_largest=1e-4)
 
 
 def test_the_headers_own_command_compiles_the_example(tmp_path: Path) -> None:
