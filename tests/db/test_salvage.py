@@ -26,7 +26,7 @@ from tunefarm.db.work import ask, claim
 
 TRIALS = 400
 SOME = pytest.mark.parametrize(
-    "places", [range(20), pytest.param(range(200), marks=pytest.mark.nightly)]
+    "places", [range(8), pytest.param(range(200), marks=pytest.mark.nightly)]
 )
 LONG = "a long error text " * 400  # goes on to overflow pages
 Content = dict[str, dict[str, dict[str, Any]]]  # table, primary key, values

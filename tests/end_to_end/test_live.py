@@ -178,7 +178,7 @@ def test_a_job_is_stopped_killed_and_resumed_from_elsewhere(
     assert "has finished" in tune.refuses("resume", newest.id, "--db", db)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_database_that_is_renamed_under_a_job_is_followed(
     tune: CommandLine, folder: Path
 ) -> None:

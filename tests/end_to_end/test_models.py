@@ -105,6 +105,6 @@ def test_tuned_model_of_spelled_out_layers_equals_onnxruntime(name: str, tmp_pat
     assert_equal_to_onnxruntime(model, tmp_path, 1, drawn(1))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_resnet18_at_its_published_size_equals_onnxruntime(tmp_path: Path) -> None:
     assert_equal_to_onnxruntime(build_model("resnet18"), tmp_path, 2, drawn(2))

@@ -7,7 +7,7 @@ import pytest
 from tests.onnx_backend.scoreboard import load_cases
 from tests.onnx_backend.sizes import open_cases, report, run_open
 
-EVERY = 29
+EVERY = 97
 """In the suite one case of so many is tried; `python -m tests.onnx_backend.sizes` tries all."""
 
 

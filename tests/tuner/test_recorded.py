@@ -70,7 +70,9 @@ def test_a_thinned_space_has_the_default_and_few_candidates(most: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "mean"), [*zip(RECORDINGS, (1.08, 1.10, 1.15, 1.13, 1.08, 1.21), strict=True)], ids=str
+    ("path", "mean"),
+    zip(RECORDINGS, (1.08, 1.10, 1.15, 1.13, 1.08, 1.21), strict=True),
+    ids=lambda value: getattr(value, "name", value),
 )
 def test_default_schedules_are_near_the_best_of_recorded_trials(path: Path, mean: float) -> None:
     found = [item.default for item in default_regrets(path)]

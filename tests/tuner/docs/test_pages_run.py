@@ -53,6 +53,7 @@ _RUN = ("sh", "python")
 _LIMIT = 240.0  # seconds of one block
 MODEL = "mlp"
 LONG = (
+    "building",
     "debugging",
     "doctor",
     "farm",

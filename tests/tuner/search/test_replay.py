@@ -212,6 +212,7 @@ def test_trials_go_where_the_model_gains_to_the_end(
     assert not open_tasks or end is End.TOTAL_TRIALS
 
 
+@pytest.mark.nightly
 def test_the_model_is_faster_than_with_as_many_trials_of_each_kernel(
     tmp_path: Path, ten_on_average: tuple[list[TuningTask], End]
 ) -> None:
