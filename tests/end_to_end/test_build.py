@@ -18,19 +18,17 @@ from tests.compiler.frontend.onnx_models import node, tensor
 from tests.end_to_end.tiny_model import tiny_model
 from tests.processes import python
 from tests.targets import target_named
+from tests.tuner.fleet import record_kernel, trial_of
 from tunefarm import compiler
-from tunefarm.compiler.kernels.serialize import kernel_to_json
 from tunefarm.compiler.pipeline import kernels_of
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.schedule.spaces import schedule_space
 from tunefarm.compiler.target import host_target
-from tunefarm.db.records import TargetRecord, TrialRecord, WorkloadRecord
 from tunefarm.db.store import Store
 from tunefarm.tuner.building.request import ARTEFACT, FORMS, LIBRARY
 from tunefarm.tuner.commands.cli import app
 from tunefarm.tuner.commands.command_line import run_command
 from tunefarm.tuner.from_settings import fallback_targets
-from tunefarm.tuner.records.trials import task_key
 from tunefarm.tuner.search.make_tasks import distinct_kernels
 
 HOST = host_target()
@@ -94,27 +92,18 @@ def two_convolutions() -> onnx.ModelProto:
 def write_database(path: Path, model: Path) -> None:
     """Records with made-up latencies of the first convolution; the default is the slowest."""
     kernels = distinct_kernels(kernels_of(str(model), HOST))
-    convolutions = [(key, item) for key, (item, _) in kernels.items() if item.anchor == "conv"]
+    convolutions = [item for item, _ in kernels.values() if item.anchor == "conv"]
     with Store.open(path) as store:
-        store.add([TargetRecord(HOST.key, HOST.to_json())])
-        for workload, kernel in convolutions[:1]:
-            store.add([WorkloadRecord(workload, kernel.name, kernel_to_json(kernel))])
-            space = schedule_space(kernel, HOST)
+        for kernel in convolutions[:1]:
+            key, space = record_kernel(store, kernel, HOST), schedule_space(kernel, HOST)
             step = max(1, space.size // RECORDED)
             candidates = [space.default(), *map(space.candidate, range(0, space.size, step))]
             trials = {}
             for number, candidate in enumerate(candidates):
-                schedule = space.schedule(candidate).to_json()
-                trials[str(schedule)] = TrialRecord(
-                    task_key(workload, HOST, 1, "default"),
-                    f"r{number}",
-                    candidate.sketch,
-                    space.choices(candidate),
-                    schedule,
-                    "ok",
-                    latency=1e-4 * (1 + number % 5) if number else 1e-2,
-                    created=1.0 + number,
-                )
+                latency = 1e-4 * (1 + number % 5) if number else 1e-2
+                made = {"request_id": f"r{number}", "created": 1.0 + number}
+                trial = trial_of(key, space, candidate, latency, **made)
+                trials[str(trial.schedule)] = trial
             store.add(trials.values())
 
 

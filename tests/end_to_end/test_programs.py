@@ -16,9 +16,9 @@ from tests.compiler.runtime.c_models import compile_example, run
 from tests.end_to_end.tiny_model import tiny_model
 from tests.onnxruntime_session import exact_session
 from tests.targets import target_named
+from tests.tuner.fleet import record_kernel, trial_of
 from tunefarm import compiler
 from tunefarm.compiler.errors import InputError
-from tunefarm.compiler.kernels.serialize import kernel_to_json
 from tunefarm.compiler.pipeline import kernels_of
 from tunefarm.compiler.runtime.artefact import artefact
 from tunefarm.compiler.runtime.artefact.file_header import digest_of, lineage_of
@@ -29,12 +29,10 @@ from tunefarm.compiler.schedule.spaces import schedule_space
 from tunefarm.compiler.target import host_target
 from tunefarm.configs.settings import load_target
 from tunefarm.db import model_queries
-from tunefarm.db.records import TargetRecord, TrialRecord, WorkloadRecord
 from tunefarm.db.store import Store
 from tunefarm.tuner.building.request import LIBRARY
 from tunefarm.tuner.commands.cli import app
 from tunefarm.tuner.commands.command_line import run_command
-from tunefarm.tuner.records.trials import task_key
 from tunefarm.tuner.search.make_tasks import distinct_kernels
 
 HOST = host_target()
@@ -66,26 +64,16 @@ def record(path: Path, target_name: str) -> str:
     """A record of the convolution for a target; its workload."""
     target = target_named(target_name)
     kernels = distinct_kernels(kernels_of("tiny.onnx", target, {"batch": (1,)}))
-    workload, kernel = next((key, k) for key, (k, _) in kernels.items() if k.anchor == "conv")
+    kernel = next(kernel for kernel, _ in kernels.values() if kernel.anchor == "conv")
     space = schedule_space(kernel, target)
     with Store.open(path) as store:
-        store.add([TargetRecord(target.key, target.to_json())])
-        store.add([WorkloadRecord(workload, kernel.name, kernel_to_json(kernel))])
+        key = record_kernel(store, kernel, target)
         found, rng = {space.default(): 2e-4}, random.Random(0)
         while len(found) < 2:  # a record of the default alone is no choice
             found.setdefault(space.sample(rng), 1e-4)
         for candidate, latency in found.items():
-            trial = TrialRecord(
-                task_key(workload, target, 1, "default"),
-                target_name,
-                candidate.sketch,
-                space.choices(candidate),
-                space.schedule(candidate).to_json(),
-                "ok",
-                latency=latency,
-            )
-            store.add([trial])
-    return workload
+            store.add([trial_of(key, space, candidate, latency, request_id=target_name)])
+    return key.workload
 
 
 def test_each_target_is_built_from_its_own_records_and_the_best_runs(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,30 @@ from tunefarm.tuner.building.flow import build
 from tunefarm.tuner.building.request import BuildRequest, BuildResult
 from tunefarm.tuner.confirm.latency import ModelLatency
 from tunefarm.tuner.records.trials import task_key
+
+
+def record_kernel(
+    store: Store, kernel: FusedKernel, target: Target, threads: int = 1, version: str | None = None
+) -> TaskKey:
+    """The key of a kernel's records in a store that has the kernel and the target from now on."""
+    store.add([TargetRecord(target.key, target.to_json())])
+    key = task_key(workload_key(kernel), target, threads, "default")
+    store.add([WorkloadRecord(key.workload, kernel.name, kernel_to_json(kernel))])
+    return key if version is None else replace(key, compiler_version=version)
+
+
+def trial_of(
+    key: TaskKey, space: ScheduleSpace, candidate: Candidate, latency: float, **changes: Any
+) -> TrialRecord:
+    """What a job records of a candidate that went well."""
+    choices = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in space.choices(candidate).items()
+    }
+    schedule = space.schedule(candidate).to_json()
+    record = TrialRecord(key, "r", candidate.sketch, choices, schedule, "ok", latency=latency)
+    return replace(record, **changes)
+
 
 HERE, ELSEWHERE = cpu_name(), "Another CPU 9000"
 ROUNDS = 16
@@ -103,11 +127,8 @@ class Fleet:
     def store(self, name: str = "tuning.db") -> Store:
         """A database of this folder with the model's kernels."""
         store = Store.open(self.path / name)
-        store.add([TargetRecord(self.target.key, self.target.to_json())])
-        store.add(
-            WorkloadRecord(key, kernel.name, kernel_to_json(kernel))
-            for key, kernel in self.kernels.items()
-        )
+        for kernel in self.kernels.values():
+            record_kernel(store, kernel, self.target)
         return store
 
     def key(self, workload: str, version: str = compiler.VERSION) -> TaskKey:

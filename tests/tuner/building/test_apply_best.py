@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from tests.tuner.building.test_report import REPORT
+from tests.tuner.fleet import record_kernel
 from tests.tuner.synthetic import TARGET, matmul_kernel
 from tunefarm.compiler.errors import DatabaseError
-from tunefarm.compiler.kernels.serialize import kernel_to_json
 from tunefarm.compiler.kernels.workload_key import workload_key
 from tunefarm.configs.settings import load_settings
-from tunefarm.db.records import TargetRecord, TrialRecord, WorkloadRecord
+from tunefarm.db.records import TrialRecord
 from tunefarm.db.store import Store
 from tunefarm.tuner.building.apply_best import Records, choose_from
 from tunefarm.tuner.records.trials import task_key
@@ -25,9 +25,7 @@ SCHEDULE = [["Unroll", "matmul", "n"]]
 @pytest.fixture
 def store() -> Iterator[Store]:
     with Store.open(":memory:") as opened:
-        opened.add([TargetRecord(TARGET.key, TARGET.to_json())])
-        key = workload_key(KERNEL)
-        opened.add([WorkloadRecord(key, "matmul", kernel_to_json(KERNEL))])
+        record_kernel(opened, KERNEL, TARGET)
         yield opened
 
 

@@ -11,24 +11,21 @@ import onnx
 import pytest
 
 from tests.end_to_end.tiny_model import tiny_model
+from tests.tuner.fleet import record_kernel, trial_of
 from tunefarm import tuner
 from tunefarm.compiler.errors import SettingsError, TunefarmError
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall
-from tunefarm.compiler.kernels.serialize import kernel_to_json
-from tunefarm.compiler.kernels.workload_key import workload_key
 from tunefarm.compiler.pipeline import compile_model, kernels_of
 from tunefarm.compiler.schedule.spaces import schedule_space
 from tunefarm.compiler.target import host_target
 from tunefarm.configs.settings import DatabaseSettings, Settings, load_settings
 from tunefarm.db import model_queries
-from tunefarm.db.records import TargetRecord, TrialRecord, WorkloadRecord
 from tunefarm.db.store import Store
 from tunefarm.tuner.building import cache
 from tunefarm.tuner.building.cache import BuildCache
 from tunefarm.tuner.building.flow import build
 from tunefarm.tuner.building.record import record_build
 from tunefarm.tuner.building.request import BuildRequest, BuildResult
-from tunefarm.tuner.records.trials import task_key
 
 
 @pytest.fixture
@@ -181,19 +178,9 @@ def remember(store: Store, kernel: FusedKernel, number: int) -> None:
     """A record of the kernel with the candidate of that number, faster than those before."""
     target = host_target()
     space = schedule_space(kernel, target)
-    candidate = space.candidate(number % space.size)
-    choices = space.choices(candidate).items()
-    store.add([TargetRecord(target.key, target.to_json())])
-    store.add([WorkloadRecord(workload_key(kernel), kernel.name, kernel_to_json(kernel))])
-    trial = TrialRecord(
-        key=task_key(workload_key(kernel), target, 1, "default"),
-        request_id=f"request-{number}",
-        sketch=candidate.sketch,
-        choices={n: list(v) if isinstance(v, tuple) else v for n, v in choices},
-        schedule=space.schedule(candidate).to_json(),
-        status="ok",
-        latency=1e-3 / (number + 1),
-    )
+    key, candidate = record_kernel(store, kernel, target), space.candidate(number % space.size)
+    named = f"request-{number}"
+    trial = trial_of(key, space, candidate, 1e-3 / (number + 1), request_id=named)
     assert store.add([trial]) == 1
 
 

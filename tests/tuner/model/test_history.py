@@ -12,10 +12,10 @@ import pytest
 
 from tests.compiler.schedule.test_nest_shape import kernel_of
 from tests.end_to_end.tiny_model import tiny_model
+from tests.tuner.fleet import record_kernel, trial_of
 from tests.tuner.synthetic import TARGET, matmul_kernel, neighbours
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall
-from tunefarm.compiler.kernels.serialize import kernel_to_json
 from tunefarm.compiler.kernels.workload_key import workload_key
 from tunefarm.compiler.pipeline import kernels_of
 from tunefarm.compiler.runtime.spec.kernel_report import PREDICTED
@@ -24,7 +24,7 @@ from tunefarm.compiler.schedule.spaces import schedule_space
 from tunefarm.compiler.target import Target, host_target
 from tunefarm.configs.settings import Settings, load_settings
 from tunefarm.db import queries
-from tunefarm.db.records import TargetRecord, TaskKey, TrialRecord, WorkloadRecord
+from tunefarm.db.records import TaskKey, TrialRecord, WorkloadRecord
 from tunefarm.db.store import Store
 from tunefarm.tuner.building.apply_best import choose_from
 from tunefarm.tuner.building.flow import build
@@ -61,12 +61,6 @@ def store(tmp_path: Path) -> Store:
     return Store.open(tmp_path / "tuning.db")
 
 
-def json_choices(space: ScheduleSpace, candidate: Candidate) -> dict[str, Any]:
-    """The candidate's choices as a record has them."""
-    choices = space.choices(candidate).items()
-    return {name: list(v) if isinstance(v, tuple) else v for name, v in choices}
-
-
 def remember(
     store: Store,
     kernel: FusedKernel,
@@ -75,11 +69,7 @@ def remember(
     target: Target = TARGET,
 ) -> TaskKey:
     """Record so many trials of a kernel, drawn at random."""
-    key = task_key(workload_key(kernel), target, 1, "default")
-    if version is not None:
-        key = TaskKey(key.workload, key.target, 1, "default", version)
-    store.add([TargetRecord(target.key, target.to_json())])
-    store.add([WorkloadRecord(key.workload, kernel.name, kernel_to_json(kernel))])
+    key = record_kernel(store, kernel, target, version=version)
     space = schedule_space(kernel, target)
     packed = PackedSpace(space)
     rows = packed.sample(count - 1, np.random.default_rng(0))
@@ -88,19 +78,9 @@ def remember(
     for i, row in enumerate(rows):
         candidate = packed.unpack(row)
         latency = seconds(space, kernel, candidate)
-        records.append(
-            TrialRecord(
-                key,
-                f"trial-{i}",
-                candidate.sketch,
-                json_choices(space, candidate),
-                space.schedule(candidate).to_json(),
-                "ok",
-                latency=latency,
-                samples=(latency,),
-                conditions={"anchor_seconds": 1e-9},
-            )
-        )
+        measured = {"samples": (latency,), "conditions": {"anchor_seconds": 1e-9}}
+        record = trial_of(key, space, candidate, latency, request_id=f"trial-{i}", **measured)
+        records.append(record)
     store.add(records)
     return key
 
@@ -130,23 +110,15 @@ def test_what_others_showed_is_applied_to_a_new_kernel(store: Store) -> None:
 def test_what_gained_nothing_elsewhere_is_not_carried_over(store: Store) -> None:
     """Relatives of which only the default was measured say nothing against it."""
     for kernel in KNOWN:
-        key = remember(store, kernel, 60, version="0")
+        remember(store, kernel, 60, version="0")
+        current = record_kernel(store, kernel, TARGET)
         space = schedule_space(kernel, TARGET)
         default = space.default()
         for number in range(30):
             latency = 1e-3 + 1e-9 * number
             candidate = default if number == 0 else neighbours(space, default)[number % 3]
-            record = TrialRecord(
-                replace(key, compiler_version=task_key("", TARGET, 1, "default").compiler_version),
-                f"flat-{number}",
-                candidate.sketch,
-                json_choices(space, candidate),
-                space.schedule(candidate).to_json(),
-                "ok",
-                latency=latency,
-                samples=(latency,),
-            )
-            store.add([record])
+            record = trial_of(current, space, candidate, latency, samples=(latency,))
+            store.add([replace(record, request_id=f"flat-{number}")])
     assert choose_from(store, TARGET, 1, "default", predict=True)(UNKNOWN) is None
 
 
@@ -206,11 +178,7 @@ def built(folder: Path, **options: Any) -> BuildResult:
 def test_a_build_says_which_records_do_not_apply(tmp_path: Path) -> None:
     onnx.save(tiny_model(), tmp_path / "tiny.onnx")
     with Store.open(tmp_path / "tuning.db") as store:
-        host = host_target()
-        store.add([TargetRecord(host.key, host.to_json())])
-        kernel = KNOWN[0]
-        key = TaskKey(workload_key(kernel), host.key, 1, "default", "0")
-        store.add([WorkloadRecord(key.workload, kernel.name, kernel_to_json(kernel))])
+        key = record_kernel(store, KNOWN[0], host_target(), version="0")
         store.add([TrialRecord(key, "a", "tiled", {}, [], "ok", 1.0, (1.0,))])
     report = built(tmp_path).report
     assert len(report.notes) == 1 and "version 0" in report.notes[0]
@@ -223,9 +191,7 @@ def test_a_build_says_why_a_tuned_kernel_stays_untuned(tmp_path: Path) -> None:
     calls = kernels_of(str(tmp_path / "tiny.onnx")).calls
     kernel = next(call.kernel for call in calls if isinstance(call, KernelCall))
     with Store.open(tmp_path / "tuning.db") as store:
-        store.add([TargetRecord(host.key, host.to_json())])
-        key = task_key(workload_key(kernel), host, 1, "default")
-        store.add([WorkloadRecord(key.workload, kernel.name, kernel_to_json(kernel))])
+        key = record_kernel(store, kernel, host)
         scattered = TrialRecord(key, "a", "tiled", {}, [], "unstable", 1.0, (1.0,))
         store.add([scattered, replace(scattered, schedule=[["again"]])])
     (note,) = built(tmp_path).report.notes

@@ -7,10 +7,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tests.tuner.fleet import record_kernel
 from tests.tuner.synthetic import matmul_kernel
 from tunefarm.compiler import VERSION
-from tunefarm.compiler.kernels.serialize import kernel_to_json
-from tunefarm.compiler.kernels.workload_key import workload_key
 from tunefarm.compiler.plan.choices.program_steps import ProgramStep
 from tunefarm.compiler.plan.decisions.graph_plan import Chain, GraphPlan, Layout
 from tunefarm.compiler.schedule.spaces import default_schedule
@@ -21,10 +20,8 @@ from tunefarm.db.records import (
     JobTask,
     LatencyRecord,
     PlanRecord,
-    TargetRecord,
     TaskKey,
     TrialRecord,
-    WorkloadRecord,
     hash_json,
 )
 from tunefarm.db.store import Store
@@ -53,12 +50,10 @@ def fill(store: Store, kernels: int, trials: int, *, name: str = "net.onnx", see
     """A finished job with so many kernels and trials of each; its id."""
     draw = random.Random(seed)
     target = host_target()
-    store.add([TargetRecord(target.key, target.to_json())])
     made: list[tuple[TaskKey, list[object]]] = []
     for number in range(kernels):
         kernel = matmul_kernel(8 + number, 16, 32)
-        key = TaskKey(workload_key(kernel), target.key, 1, "default", "1")
-        store.add([WorkloadRecord(key.workload, kernel.name, kernel_to_json(kernel))])
+        key = record_kernel(store, kernel, target, version="1")
         made.append((key, default_schedule(kernel, target).to_json()))
     tasks = [JobTask(key, 1 + number % 3) for number, (key, _) in enumerate(made)]
     job = store.start_job(name, f"hash-{name}", {"search": {"seed": seed}}, tasks).id

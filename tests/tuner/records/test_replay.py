@@ -13,6 +13,7 @@ from sqlalchemy import update
 
 from tests.measure.fault_kernels import make_kernel
 from tests.tuner import synthetic
+from tests.tuner.fleet import record_kernel
 from tests.tuner.wrong_code import COMPILE_CRASHING, COMPILE_WRONG
 from tunefarm import compiler
 from tunefarm.compiler.kernels.kernel import FusedKernel
@@ -22,7 +23,7 @@ from tunefarm.compiler.schedule.spaces import schedule_space
 from tunefarm.compiler.target import Target, host_target
 from tunefarm.db import queries, schema
 from tunefarm.db.checksum import checksum_of
-from tunefarm.db.records import TargetRecord, TrialRecord, WorkloadRecord
+from tunefarm.db.records import TrialRecord
 from tunefarm.db.store import Store
 from tunefarm.measure.farm.make_runner import create_runner
 from tunefarm.measure.farm.runner import Runner, RunnerOptions
@@ -31,7 +32,6 @@ from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
 from tunefarm.tuner.commands.cli import app
 from tunefarm.tuner.commands.command_line import run_command
 from tunefarm.tuner.records.replay import replay_records, sample_records
-from tunefarm.tuner.records.trials import task_key
 
 HOST = host_target()
 MATMUL = synthetic.matmul_kernel(6, 8, 5)
@@ -56,12 +56,7 @@ class Records:
         **changes: Any,
     ) -> TrialRecord:
         """Record a trial of `kernel` with this schedule, else the default one."""
-        key = replace(
-            task_key(workload_key(kernel), target, threads, "default"), compiler_version=version
-        )
-        value = kernel_to_json(kernel)
-        self.store.add([TargetRecord(target.key, target.to_json())])
-        self.store.add([WorkloadRecord(key.workload, kernel.name, value)])
+        key = record_kernel(self.store, kernel, target, threads, version)
         if schedule is None:
             space = schedule_space(kernel, target, threads)
             schedule = space.schedule(space.default()).to_json()

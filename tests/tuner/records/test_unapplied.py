@@ -13,10 +13,10 @@ import pytest
 
 from tests.end_to_end.tiny_model import tiny_model
 from tests.targets import target_named
+from tests.tuner.fleet import record_kernel
 from tunefarm import compiler, tuner
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.kernels.kernel import KernelCall
-from tunefarm.compiler.kernels.serialize import kernel_to_json
 from tunefarm.compiler.kernels.workload_key import workload_key
 from tunefarm.compiler.pipeline import kernels_of
 from tunefarm.compiler.target import Target, host_target
@@ -224,10 +224,8 @@ class Folder:
 
     def remember(self, threads: int, *, only_first: bool = False) -> None:
         with Store.open(self.path / "tuning.db") as store:
-            store.add([TargetRecord(HOST.key, HOST.to_json())])
-            for key, kernel in list(self.kernels.items())[: 1 if only_first else None]:
-                store.add([WorkloadRecord(key, kernel.name, kernel_to_json(kernel))])
-                task = task_key(key, HOST, threads, "default")
+            for kernel in list(self.kernels.values())[: 1 if only_first else None]:
+                task = record_kernel(store, kernel, HOST, threads)
                 store.add([TrialRecord(task, "r", "default", {}, [], "ok", 1e-6)])
 
     def build(self, **options: Any) -> BuildResult:

@@ -6,11 +6,10 @@ import io
 from dataclasses import replace
 from pathlib import Path
 
+from tests.tuner.fleet import record_kernel
 from tests.tuner.setting import Setting
 from tests.tuner.synthetic import TARGET, matmul_kernel, small_space
-from tunefarm.compiler.kernels.serialize import kernel_to_json
-from tunefarm.compiler.kernels.workload_key import workload_key
-from tunefarm.db.records import TargetRecord, TaskKey, TrialRecord, WorkloadRecord
+from tunefarm.db.records import TrialRecord
 from tunefarm.measure.measurement import Status
 from tunefarm.tuner.model.cost_model import BoostedTrees
 from tunefarm.tuner.reports.progress import PlainProgress, status_line
@@ -28,9 +27,7 @@ def setting_with_trials(path: Path) -> Setting:
     """A task whose trials were unstable, as earlier versions called them, but for two that broke
     and one that went well."""
     setting, kernel, space = Setting(path), matmul_kernel(), small_space(LOST + BROKEN + 1)
-    key = TaskKey(workload_key(kernel), TARGET.key, 1, "default", "1")
-    setting.store.add([TargetRecord(TARGET.key, TARGET.to_json())])
-    setting.store.add([WorkloadRecord(key.workload, kernel.name, kernel_to_json(kernel))])
+    key = record_kernel(setting.store, kernel, TARGET, version="1")
     statuses = [Status.UNSTABLE] * LOST + [Status.CRASHED, Status.WRONG_RESULT, Status.OK]
     setting.store.add(
         TrialRecord(

@@ -16,14 +16,14 @@ import onnx
 import pytest
 
 from tests.end_to_end.tiny_model import tiny_model
+from tests.tuner.fleet import record_kernel
 from tunefarm import compiler
-from tunefarm.compiler.kernels.serialize import kernel_to_json
 from tunefarm.compiler.kernels.workload_key import workload_key
 from tunefarm.compiler.pipeline import compile_model
 from tunefarm.compiler.schedule.spaces import schedule_space
 from tunefarm.compiler.target import host_target, llvm_version
 from tunefarm.configs.settings import load_settings
-from tunefarm.db.records import JobTask, LatencyRecord, TargetRecord, TrialRecord, WorkloadRecord
+from tunefarm.db.records import JobTask, LatencyRecord, TrialRecord
 from tunefarm.db.store import Store
 from tunefarm.measure.machine import fingerprint
 from tunefarm.measure.sandbox.import_model import import_model
@@ -39,7 +39,6 @@ from tunefarm.tuner.records.model_latencies import (
     measured_models,
     record_latency,
 )
-from tunefarm.tuner.records.trials import task_key
 from tunefarm.tuner.verify import verify as verifying
 
 MINUTES = "0.01"
@@ -57,9 +56,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     kernels = compile_model(graph, None, target=target).kernels.values()
     keys = {workload_key(kernel): kernel for kernel in kernels}
     with Store.open(db) as store:
-        store.add([TargetRecord(target.key, target.to_json())])
-        store.add(WorkloadRecord(key, k.name, kernel_to_json(k)) for key, k in keys.items())
-        tasks = {key: task_key(key, target, 1, "default") for key in keys}
+        tasks = {key: record_kernel(store, kernel, target) for key, kernel in keys.items()}
         digest = _hash(model)
         job = store.start_job(
             "tiny.onnx", digest, {}, [JobTask(task, 1) for task in tasks.values()]
