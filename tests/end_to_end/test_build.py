@@ -266,7 +266,7 @@ def test_a_model_for_a_newer_cpu_is_refused_before_it_runs(
     assert done.returncode == 1  # not -SIGILL
     assert done.stdout == "" and len(done.stderr.splitlines()) == 1
     assert done.stderr.startswith(f"error: the model was built for {newer} and needs CPU features")
-    for feature in lacking:
+    for feature in {*lacking} - {*HOST.features}:
         assert feature in done.stderr
     assert "--fallback" in done.stderr
 
