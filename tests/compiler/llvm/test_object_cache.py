@@ -107,16 +107,6 @@ def function(name: str) -> str:
     return f"define void @{name}() {{\n  ret void\n}}\n"
 
 
-def test_code_is_the_same_as_without_a_cache(folder: Path) -> None:
-    expected = compile_kernel(KERNEL, SCHEDULE, HOST, "kernel")
-    made, found = (
-        compile_through(ObjectCache(ContentCache(folder))),
-        compile_through(ObjectCache(ContentCache(folder))),
-    )
-    assert made == expected
-    assert found == expected
-
-
 def test_every_fact_of_a_kernel_is_kept(folder: Path) -> None:
     kernel = matmul_kernel(64, 64, 64)
     schedule = default_schedule(kernel, HOST, 2)
@@ -126,24 +116,6 @@ def test_every_fact_of_a_kernel_is_kept(folder: Path) -> None:
         cache = ObjectCache(ContentCache(folder))
         assert compile_through(cache, kernel, schedule) == expected
     assert cache.hits == 1
-
-
-def test_a_miss_is_a_hit_afterwards(folder: Path) -> None:
-    cache = ObjectCache(ContentCache(folder))
-    compile_through(cache)
-    assert (cache.hits, cache.misses) == (0, 1)
-    compile_through(cache)
-    assert (cache.hits, cache.misses) == (1, 1)
-
-
-def test_another_process_finds_what_this_one_made(repository: Path, folder: Path) -> None:
-    kernel = matmul_kernel(3, 8, 5)
-    schedule = default_schedule(kernel, HOST)
-    compile_through(ObjectCache(ContentCache(folder)), kernel, schedule)
-    filler = Filler(repository, folder, 3)
-    filler.start()
-    hits, misses, _ = filler.finish()
-    assert (hits, misses) == (1, 0)
 
 
 def test_two_processes_may_fill_it_at_once(repository: Path, folder: Path) -> None:
