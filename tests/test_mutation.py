@@ -23,6 +23,8 @@ from tests.mutation import (
     summary,
 )
 
+pytestmark = pytest.mark.nightly  # of a tool of the night
+
 SOURCE = '''
 def limit(size: int, most: int = 8) -> int:
     """At least 1, at most 8."""
