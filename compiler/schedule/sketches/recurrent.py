@@ -537,15 +537,14 @@ class _Candidates:
             Loop(direction, direction, directions),
             Loop(f"{batch}.o", batch, many, self.block, True),
         ]
-        tiles = Loop(f"{unit}.o", unit, units, columns, context.whole)
-        for loop in (
-            Loop(f"{reduced}.o", reduced, sums, unroll),
-            Loop(f"{batch}.i.o", batch, self.block, rows),
-            tiles,
-            Loop(step, step, steps),
-            *reversed(outer),
-        ):
-            nest.loop(loop)
+        tiles = Loop(self._vectors()[0], unit, units, columns, context.whole)
+        nest.loop(Loop(f"{reduced}.o", reduced, sums, unroll))
+        nest.loop(Loop(f"{batch}.i.o", batch, self.block, rows))
+        nest.loop(tiles)
+        walked = Loop(step, step, steps)
+        within, around = [walked, *reversed(outer)], [*reversed(outer), walked]
+        for loops in zip(within, around, strict=True):  # threads that share both meet at each step
+            nest.loop(*loops, which=self.in_both.astype(np.int64))
         points = directions * steps * np.ceil(many / self.block) * self.block
         even = context.whole
         computed = np.where(even, np.ceil(context.most / vectors) * vectors, context.most)

@@ -40,6 +40,8 @@ def _swap(steps: list[Step], names: Sequence[str], rng: random.Random) -> None:
 def _alter(steps: list[Step], names: Sequence[str], rng: random.Random) -> None:
     position = rng.randrange(len(steps))
     step = steps[position]
+    if not fields(step):  # a step that says all by being there
+        return
     name = rng.choice(fields(step)).name
     arguments: dict[str, Any] = {name: _other(getattr(step, name), names, rng)}
     steps[position] = replace(step, **arguments)
