@@ -71,11 +71,7 @@ def choose_from(
         if applicable is not None:
             found = applicable.of(key.workload)
             return None if found.taken is None else found.taken.record, found.searched
-        record, confirmed = record_to_apply(store, key) or (None, False)
-        if record is None or confirmed:
-            return record, confirmed
-        tried = queries.schedules(store, key, own_origin(store, target.key))
-        return None if only_confirmed else record, len(tried) > 1
+        return _of_task(store, key, only_confirmed)
 
     like = task_key("", target, threads, numerics)
     predict_from_others = _predictor(store, target, like, applicable)
@@ -100,6 +96,15 @@ def choose_from(
         return ScheduleChoice(schedule, source, number, record.latency)
 
     return choose
+
+
+def _of_task(store: Store, key: TaskKey, only_confirmed: bool) -> tuple[TrialRecord | None, bool]:
+    """What all records of a task say, and whether there was anything to choose from."""
+    record, confirmed = record_to_apply(store, key) or (None, False)
+    if record is None or confirmed:
+        return record, confirmed
+    tried = queries.schedules(store, key, own_origin(store, key.target))
+    return None if only_confirmed else record, len(tried) > 1
 
 
 def _is_unsearched(schedule: Schedule, kernel: FusedKernel, target: Target, key: TaskKey) -> bool:
