@@ -13,7 +13,7 @@ tiles.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import is_
 
@@ -214,7 +214,8 @@ def _division(variable: str, body: Body) -> tuple[Let, Let, int] | None:
 #                                                      if not o * 4 + 3 < n:
 #                                                        as before
 #
-# One condition for each nest of such loops instead of one for each vector, or for each lane.
+# One condition for each nest of such loops instead of one for each vector, or for each lane. Where
+# vectors are chosen from several places, as parts of a concat are, each has a form of its own.
 
 
 def hoist_guards(body: Body) -> Body:
@@ -238,21 +239,59 @@ def _both_forms(nest: For) -> Body:
     loops, store = _parts(nest)
     if store is None:
         return (nest,)
-    value, conditions = store.value, list[Expr]()
+    ranges = {loop.variable: (loop.start, loop.stop - 1) for loop in loops}
+    made: list[If] = []
+    for value, conditions in _choices(store.value):
+        if not any(loads(condition) for condition in conditions):
+            continue
+        hold = [_everywhere(condition, ranges) for condition in conditions]
+        if None in hold:
+            continue
+        inside = all_of(*dict.fromkeys(item for item in hold if item is not None))
+        plain: Body = (replace(store, value=value),)
+        for loop in reversed(loops):
+            plain = (replace(loop, body=plain),)
+        made.append(If(inside, plain))
+    left = [unary("not", form.condition) for form in made]
+    return (*made, If(all_of(*left), (nest,))) if made else (nest,)
+
+
+_MOST_CHOICES = 4
+"""Forms of a nest besides the one for all cases."""
+
+
+def _choices(value: Expr) -> list[tuple[Expr, list[Expr]]]:
+    """What a tree of selects chooses from, but for constants, and the conditions of each.
+
+    Of a tree of many it is what its outermost selects leave of it where they do not choose a
+    constant.
+    """
+    found = list(_chosen(value, []))
+    if len(found) <= _MOST_CHOICES:
+        return found
+    conditions = list[Expr]()
     while isinstance(value, Select) and isinstance(value.otherwise, Const):
         conditions += conjuncts(value.condition)
         value = value.then
-    if not any(loads(condition) for condition in conditions):
-        return (nest,)
-    ranges = {loop.variable: (loop.start, loop.stop - 1) for loop in loops}
-    hold = [_everywhere(condition, ranges) for condition in conditions]
-    if None in hold:
-        return (nest,)
-    inside = all_of(*dict.fromkeys(item for item in hold if item is not None))
-    plain: Body = (replace(store, value=value),)
-    for loop in reversed(loops):
-        plain = (replace(loop, body=plain),)
-    return If(inside, plain), If(unary("not", inside), (nest,))
+    return [(value, conditions)]
+
+
+def _chosen(value: Expr, conditions: list[Expr]) -> Iterator[tuple[Expr, list[Expr]]]:
+    if isinstance(value, Select):
+        yield from _chosen(value.then, [*conditions, *conjuncts(value.condition)])
+        yield from _chosen(value.otherwise, [*conditions, _opposite(value.condition)])
+    elif not isinstance(value, Const):
+        yield value, conditions
+
+
+def _opposite(condition: Expr) -> Expr:
+    """What holds where a condition does not."""
+    if isinstance(condition, Binary) and condition.op in _OPPOSITES:
+        return binary(_OPPOSITES[condition.op], condition.left, condition.right)
+    return unary("not", condition)
+
+
+_OPPOSITES = {"lt": "ge", "ge": "lt"}
 
 
 def _parts(nest: For) -> tuple[list[For], Store | None]:

@@ -68,3 +68,39 @@ def test_results_are_those_of_onnxruntime(model: Path, height: int, width: int) 
     expected: Any = onnxruntime.InferenceSession(model).run(None, inputs)[0]
     found: Any = executable.run(inputs)["y"]
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+PART_RANGES = {"c": ("1..5",), "d": ("0..6",), "w": ("1..70",)}
+
+
+def joined(axis: int, count: int) -> onnx.ModelProto:
+    """Images [1, c, d, w], each shifted by another number, one behind the other along an axis."""
+    shifts = {f"s{number}": np.array(number, np.float32) for number in range(count)}
+    nodes = [node("Add", f"x s{number}", f"a{number}") for number in range(count)]
+    names = " ".join(f"a{number}" for number in range(count))
+    nodes.append(node("Concat", names, axis=axis))
+    return model_of(nodes, [tensor("x", [1, "c", "d", "w"])], constants=shifts)
+
+
+@pytest.mark.parametrize("axis", [1, 2, 3])
+@pytest.mark.parametrize(("count", "forms"), [(2, 2), (4, 4), (6, 0)])
+def test_parts_of_a_concat_are_stored_in_forms_of_their_own(
+    axis: int, count: int, forms: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "joined.onnx"
+    onnx.save(joined(axis, count), path)
+    compiled = compile_model(path, lambda _: None, shapes=PART_RANGES)
+    (call,) = (call for call in compiled.program.calls if isinstance(call, KernelCall))
+    nest = lower(call.kernel, compiled.schedules[call.key].used.schedule)
+    verify_loops(nest)
+    lines = [line.strip() for line in format_loops(nest).splitlines()]
+    stores = [line for line in lines if line.startswith(f"{call.kernel.output.name}[")]
+    alone = {line.split(" = ")[1] for line in stores if line.count("in0[") == 1}
+    assert len(alone) >= forms
+    executable = compiler.build(path, shapes=PART_RANGES)
+    session = onnxruntime.InferenceSession(path)
+    for shape in (1, 1, 1, 1), (1, 5, 6, 70), (1, 2, 3, 33), (1, 3, 0, 16), (1, 4, 5, 31):
+        x = np.random.default_rng(shape[-1]).standard_normal(shape).astype(np.float32)
+        expected: Any = session.run(None, {"x": x})[0]
+        found: Any = executable.run({"x": x})["y"]
+        np.testing.assert_array_equal(found, expected)
