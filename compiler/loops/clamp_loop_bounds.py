@@ -264,16 +264,22 @@ def _choices(value: Expr) -> list[tuple[Expr, list[Expr]]]:
     """What a tree of selects chooses from, but for constants, and the conditions of each.
 
     Of a tree of many it is what its outermost selects leave of it where they do not choose a
-    constant.
+    constant; also of one whose conditions read data, which is there where others hold.
     """
     found = list(_chosen(value, []))
-    if len(found) <= _MOST_CHOICES:
+    reads_data = any(_reads_data(item) for _, conditions in found for item in conditions)
+    if 0 < len(found) <= _MOST_CHOICES and not reads_data:
         return found
     conditions = list[Expr]()
     while isinstance(value, Select) and isinstance(value.otherwise, Const):
         conditions += conjuncts(value.condition)
         value = value.then
     return [(value, conditions)]
+
+
+def _reads_data(condition: Expr) -> bool:
+    """Whether a condition reads anything but sizes, each at a place of its own."""
+    return any(axes_of(place) for load in loads(condition) for place in load.indices)
 
 
 def _chosen(value: Expr, conditions: list[Expr]) -> Iterator[tuple[Expr, list[Expr]]]:
@@ -286,8 +292,9 @@ def _chosen(value: Expr, conditions: list[Expr]) -> Iterator[tuple[Expr, list[Ex
 
 def _opposite(condition: Expr) -> Expr:
     """What holds where a condition does not."""
-    if isinstance(condition, Binary) and condition.op in _OPPOSITES:
-        return binary(_OPPOSITES[condition.op], condition.left, condition.right)
+    match condition:  # of floats both may be false
+        case Binary(op=op, left=left, right=right) if op in _OPPOSITES and left.dtype is DType.I64:
+            return binary(_OPPOSITES[op], left, right)
     return unary("not", condition)
 
 
@@ -311,7 +318,9 @@ def _everywhere(condition: Expr, ranges: Ranges) -> Expr | None:
     """A condition that implies this one for all values of the variables; None if there is none."""
     if axes_of(condition).isdisjoint(ranges):
         return condition
-    if not isinstance(condition, Binary) or condition.op not in ("lt", "ge"):
+    if not isinstance(condition, Binary) or condition.op not in _OPPOSITES:
+        return None
+    if condition.left.dtype is not DType.I64:
         return None
     op, left, right = condition.op, condition.left, condition.right
     match left:

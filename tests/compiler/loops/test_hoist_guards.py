@@ -104,3 +104,22 @@ def test_parts_of_a_concat_are_stored_in_forms_of_their_own(
         expected: Any = session.run(None, {"x": x})[0]
         found: Any = executable.run({"x": x})["y"]
         np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("padding", ["reflection", "border", "zeros"])
+def test_choices_by_numbers_stay_choices(padding: str, tmp_path: Path) -> None:
+    nodes = [node("GridSample", "x grid", mode="nearest", padding_mode=padding, align_corners=1)]
+    path, ranges = tmp_path / "sampled.onnx", {"b": ("1..9",)}
+    onnx.save(
+        model_of(nodes, [tensor("x", [1, 1, "b", 8]), tensor("grid", [1, "b", 4, 2])], opset=20),
+        path,
+    )
+    executable, session = compiler.build(path, shapes=ranges), onnxruntime.InferenceSession(path)
+    rng = np.random.default_rng(0)
+    for size in (1, 4, 9):
+        inputs = {
+            "x": rng.standard_normal((1, 1, size, 8)).astype(np.float32),
+            "grid": rng.uniform(-2, 2, (1, size, 4, 2)).astype(np.float32),
+        }
+        expected: Any = session.run(None, inputs)[0]
+        np.testing.assert_array_equal(executable.run(inputs)["y"], expected)
