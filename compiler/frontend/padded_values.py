@@ -183,6 +183,11 @@ class PaddedValues:
             if old is not None and not is_unpadded(new):
                 before[number] = new if is_unpadded(old) or old == new else None
 
+    def is_all_there(self, value: Value, axis: int) -> None:
+        """Say that all of an axis is there at all sizes, although its operator alone has fewer."""
+        if value.name in self._anything:
+            self._anything[value.name][axis] = None
+
     def axes(self) -> Iterator[Axis]:
         """Every axis behind whose size there is padding."""
         for dims in self._anything.values():

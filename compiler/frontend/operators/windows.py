@@ -14,7 +14,7 @@ from tunefarm.compiler.frontend.operators.moves import as_whole, pad_axis, with_
 from tunefarm.compiler.frontend.padded_values import padded_form
 from tunefarm.compiler.operators.use import Attributes
 from tunefarm.compiler.types.dims import ONE, is_unpadded, size_of
-from tunefarm.compiler.types.sizes import Dimension, bounds_of, divide, greater, smaller
+from tunefarm.compiler.types.sizes import Dimension, Size, bounds_of, divide, greater, smaller
 
 _AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 
@@ -216,6 +216,8 @@ def with_ceil_count(
         if found.reach(number) < stride + end:  # a window may start behind the data
             count = smaller(count, _rounded_up(size + begin, stride))
         result = with_axis(result, 2 + number, ((count, result.shape[2 + number]),), graph)
+        if not isinstance(count, Size):
+            graph.padded.is_all_there(result, 2 + number)
     return result
 
 

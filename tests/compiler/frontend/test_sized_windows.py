@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
 import pytest
 from onnx import helper
 
 from tests.compiler.frontend.onnx_models import model, tensor
+from tunefarm import compiler
 from tunefarm.compiler.errors import ImportModelError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.types.dims import size_of
@@ -71,3 +78,23 @@ def test_a_window_of_which_less_than_a_stride_is_missing_is_cut() -> None:
 def test_windows_of_which_a_stride_is_missing_are_refused() -> None:
     with pytest.raises(ImportModelError, match="a window of 3 may not fit"):
         windows_of(3, 2, 0, 0, rounded=False, least=1)
+
+
+@pytest.mark.parametrize("operator", ["MaxPool", "AveragePool"])
+@pytest.mark.parametrize("stride", [2, 3])
+def test_as_many_windows_at_all_sizes_may_hang_over_at_some(
+    operator: str, stride: int, tmp_path: Path
+) -> None:
+    """Of 13 rows the last window hangs over, of 14 it does not."""
+    shape = {"kernel_shape": [2, 1], "strides": [stride, 1], "ceil_mode": 1}
+    node = helper.make_node(operator, ["x"], ["y"], **shape)
+    proto = model([node], [tensor("x", [1, 6, "rows", 7])], opset=22)
+    path = tmp_path / "pool.onnx"
+    onnx.save(proto, path)
+    executable = compiler.build(path, shapes={"rows": ("13..14",)})
+    session = onnxruntime.InferenceSession(path)
+    for rows in (14, 13):  # what the first run leaves is no result of the second
+        x = np.random.default_rng(rows).standard_normal((1, 6, rows, 7)).astype(np.float32)
+        found: Any = executable.run({"x": x})["y"]
+        expected: Any = session.run(None, {"x": x})[0]
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
