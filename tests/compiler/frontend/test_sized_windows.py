@@ -86,8 +86,9 @@ def test_as_many_windows_at_all_sizes_may_hang_over_at_some(
     operator: str, stride: int, tmp_path: Path
 ) -> None:
     """Of 13 rows the last window hangs over, of 14 it does not."""
-    shape = {"kernel_shape": [2, 1], "strides": [stride, 1], "ceil_mode": 1}
-    node = helper.make_node(operator, ["x"], ["y"], **shape)
+    node = helper.make_node(
+        operator, ["x"], ["y"], kernel_shape=[2, 1], strides=[stride, 1], ceil_mode=1
+    )
     proto = model([node], [tensor("x", [1, 6, "rows", 7])], opset=22)
     path = tmp_path / "pool.onnx"
     onnx.save(proto, path)
