@@ -219,11 +219,11 @@ def _division(variable: str, body: Body) -> tuple[Let, Let, int] | None:
 
 
 def hoist_guards(body: Body) -> Body:
-    """The statements with such nests in two forms, where sizes are among the conditions."""
+    """The statements with such nests in several forms, where sizes are among the conditions."""
     made: Body = ()
     for statement in body:
         if isinstance(statement, For) and statement.kind in _INSIDE:
-            made += _both_forms(statement)
+            made += _forms(statement)
         elif isinstance(statement, For | If | Let | Allocate):
             made += (replace(statement, body=hoist_guards(statement.body)),)
         else:
@@ -234,8 +234,8 @@ def hoist_guards(body: Body) -> Body:
 _INSIDE = (LoopKind.UNROLLED, LoopKind.VECTORISED)
 
 
-def _both_forms(nest: For) -> Body:
-    """The nest where all vectors are there, and where not; as it is where it is no such nest."""
+def _forms(nest: For) -> Body:
+    """The nest for each choice of all its vectors, and for the rest; as it is if it is none."""
     loops, store = _parts(nest)
     if store is None:
         return (nest,)
