@@ -200,6 +200,7 @@ POLL_SECONDS = 0.25  # longest wait for results, so that an interrupt is noticed
 GATHER = 3  # results, for which a commit waits
 GATHER_SECONDS = 0.1  # at most so long
 DRAIN_SECONDS = 3.0  # after an interrupt: wait so long for what is being measured
+LATE_SECONDS = 20.0  # after the time limit: the same, where another process may have the cores
 MAX_MACHINERY_FAILURES = 20  # in a row, without any other result
 
 
@@ -311,6 +312,8 @@ class TuningSession:
             while not self._stopped:
                 self._fill()
                 if not self._pending and not self._elsewhere:
+                    break
+                if self._budget.is_late(self.elapsed - LATE_SECONDS):
                     break
                 self._train()
                 if self._pending:

@@ -19,6 +19,7 @@ from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
 from tunefarm.tuner.confirm.finalists import Finalists, RaceOptions, refresh
 from tunefarm.tuner.model.cost_model import BoostedTrees
 from tunefarm.tuner.records.trials import best_record, is_confirmed, record_to_apply
+from tunefarm.tuner.search import session
 from tunefarm.tuner.search.budget import End, Limits
 from tunefarm.tuner.search.monitor import FINAL
 from tunefarm.tuner.search.session import MAX_MACHINERY_FAILURES
@@ -261,6 +262,15 @@ def test_finalists_stop_when_time_is_up(setting: Setting) -> None:
     before = len(setting.runner.requests)
     setting.confirm(out_of_time=True)
     assert len(setting.runner.requests) == before
+
+
+def test_a_late_session_does_not_wait_for_cores_of_others(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "LATE_SECONDS", 0.05)
+    monkeypatch.setattr(setting.runner, "results", lambda timeout=None: [])
+    assert setting.run(Limits(minutes=0.002), TILES) is End.TIME
+    assert setting.runner.requests and setting.made[0].progress.pending == 0
 
 
 def test_candidates_are_measured_beside_the_reference(setting: Setting) -> None:
