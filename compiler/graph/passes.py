@@ -16,6 +16,7 @@ from tunefarm.compiler.graph import (
     fold_constants,
     infer_types,
     recognise_patterns,
+    select_early,
     simplify,
     turned_operands,
 )
@@ -43,6 +44,7 @@ def before_types(denormals: Denormals = FLUSH) -> tuple[tuple[str, GraphPass], .
         ("dequantised_constants", plain(dequantised_constants.run)),
         ("fold_constants", partial(fold_constants.early, denormals=denormals)),
         ("simplify", plain(simplify.run)),
+        ("select_early", plain(select_early.run)),
     )
 
 

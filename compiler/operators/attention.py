@@ -25,7 +25,7 @@ from tunefarm.compiler.expr.nodes import (
 from tunefarm.compiler.kernels.attention import fits_tiles, weight_of
 from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.operators.fill import check_sizes, is_within
-from tunefarm.compiler.operators.registry import OperatorDefinition, Pattern, register
+from tunefarm.compiler.operators.registry import Axes, OperatorDefinition, Pattern, register
 from tunefarm.compiler.operators.rules import (
     broadcast_load,
     broadcast_shapes,
@@ -280,6 +280,22 @@ def _fits_tiles(attributes: Attributes, types: Types) -> bool:
     return fits_tiles(query[-2], key[-2], query[-1], value[-1])
 
 
+def _along(attributes: Attributes, types: Types, axis: int) -> Axes | None:
+    """Rows of queries, each of which sees its keys whatever its number."""
+    rank = len(types.present(0).shape)
+    if attributes.flag("causal") or _perm(attributes, "perm", rank)[axis] != rank - 2:
+        return None
+    rows = _perm(attributes, "query_perm", rank)[rank - 2]
+    extent, end = types.present(0).shape[rows], _masks_end(attributes, len(types))
+    found: list[int | None] = [None] * len(types)
+    found[0] = rows
+    for position in range(3, end + attributes.flag("sink")):
+        shape = types.present(position).shape
+        if len(shape) >= 2 and shape[-2] == extent:
+            found[position] = len(shape) - 2
+    return tuple(found)
+
+
 register(
     OperatorDefinition(
         "attention",
@@ -302,6 +318,7 @@ register(
             "sink": False,
             "accumulator": "",
         },
+        along=_along,
         work=_work,
         factors=3,
         fits_tiles=_fits_tiles,

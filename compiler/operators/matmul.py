@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from tunefarm.compiler.expr.nodes import Expr
 from tunefarm.compiler.kernels.kernel import Tensor
-from tunefarm.compiler.operators.registry import OperatorDefinition, Pattern, register
+from tunefarm.compiler.operators.registry import (
+    Axes,
+    OperatorDefinition,
+    Pattern,
+    broadcast_along,
+    register,
+)
 from tunefarm.compiler.operators.rules import (
     broadcast_load,
     check,
@@ -80,6 +86,16 @@ def _work(attributes: Attributes, types: Types, result: TensorType) -> int:
     return result.size * left.shape[inner]
 
 
+def _along(attributes: Attributes, types: Types, axis: int) -> Axes:
+    left, right = types.present(0), types.present(1)
+    rank = max(len(left.shape), len(right.shape))
+    if axis == rank - 2:
+        return _matrix(left, attributes.flag("transpose_a"))[0], None
+    if axis == rank - 1:
+        return None, _matrix(right, attributes.flag("transpose_b"))[1]
+    return broadcast_along(types, axis)
+
+
 register(
     OperatorDefinition(
         "matmul",
@@ -88,6 +104,7 @@ register(
         _infer_matmul,
         _matmul,
         {"transpose_a": False, "transpose_b": False, "accumulator": ""},
+        along=_along,
         work=_work,
         dynamic=True,
     )

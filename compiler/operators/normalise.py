@@ -27,7 +27,14 @@ from tunefarm.compiler.operators.blocked import (
     BlockedUse,
     Shape,
 )
-from tunefarm.compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
+from tunefarm.compiler.operators.registry import (
+    REQUIRED,
+    Axes,
+    OperatorDefinition,
+    Pattern,
+    broadcast_along,
+    register,
+)
 from tunefarm.compiler.operators.rules import (
     broadcast_load,
     check,
@@ -243,6 +250,11 @@ def _lp_norm(attributes: Attributes, use: Use) -> Tensor:
     return use.pointwise("lp_norm", lambda i: binary("div", data[i], norms[rows.kept(i)]))
 
 
+def _along_rows(attributes: Attributes, types: Types, axis: int) -> Axes | None:
+    is_row = axis < attributes.integer("axis") and attributes.get("layout", PLAIN) == PLAIN
+    return broadcast_along(types, axis) if is_row else None
+
+
 register(
     OperatorDefinition(
         "layer_norm",
@@ -251,6 +263,7 @@ register(
         _infer_layer_norm,
         _layer_norm,
         {"axis": REQUIRED, "epsilon": 1e-5, "layout": PLAIN},
+        along=_along_rows,
         passes=3,
         blocked=BlockedRule(_blocked_layer_norm, padded=_padded_parameters),
         dynamic=True,
@@ -262,6 +275,7 @@ register(
         _infer_layer_norm,
         _rms_norm,
         {"axis": REQUIRED, "epsilon": 1e-5},
+        along=_along_rows,
         passes=2,
         dynamic=True,
     ),
@@ -457,6 +471,10 @@ def _log_softmax(attributes: Attributes, use: Use) -> Tensor:
 _AXIS = {"axis": REQUIRED}
 
 
+def _along_others(attributes: Attributes, types: Types, axis: int) -> Axes | None:
+    return None if axis == attributes.integer("axis") else (axis,)
+
+
 register(
     *(
         OperatorDefinition(
@@ -466,6 +484,7 @@ register(
             infer,
             rule,
             _AXIS,
+            along=_along_others,
             passes=3,
             reads_rows=True,
             dynamic=True,

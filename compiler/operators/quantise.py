@@ -19,9 +19,11 @@ from tunefarm.compiler.expr.nodes import Expr, binary, cast, const, integer, mul
 from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.operators.registry import (
     REQUIRED,
+    Axes,
     OperatorDefinition,
     Pattern,
     Required,
+    broadcast_along,
     register,
 )
 from tunefarm.compiler.operators.rules import (
@@ -174,6 +176,12 @@ _ATTRIBUTES: dict[str, Attribute | Required] = {"to": REQUIRED, "axis": 0, "bloc
 _OF_QUANTIZE = {**_ATTRIBUTES, "saturate": True, "precision": "", "zero_scales": False}
 
 
+def _along(attributes: Attributes, types: Types, axis: int) -> Axes | None:
+    if not attributes.integer("block"):
+        return broadcast_along(types, axis)
+    return None if axis == attributes.integer("axis") else (axis,) * len(types)
+
+
 register(
     OperatorDefinition(
         "quantize",
@@ -182,6 +190,7 @@ register(
         _infer_quantize,
         _quantize,
         _OF_QUANTIZE,
+        along=_along,
         dynamic=True,
     ),
     OperatorDefinition(
@@ -191,6 +200,7 @@ register(
         _infer_dequantize,
         _dequantize,
         _ATTRIBUTES,
+        along=_along,
         cheap=True,
         folds_late=True,
         dynamic=True,

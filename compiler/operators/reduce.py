@@ -11,6 +11,7 @@ from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse
 from tunefarm.compiler.operators.registry import (
     REQUIRED,
+    Axes,
     OperatorDefinition,
     Pattern,
     Required,
@@ -189,6 +190,13 @@ def _fold(
         exact = combiner in ("max", "min") or (type.dtype.is_integer and not mean)
         return exact and node.is_whole(type) and 1 in node.attributes.integers("axes")
 
+    def along(attributes: Attributes, types: Types, axis: int) -> Axes | None:
+        folded = attributes.integers("axes")
+        kept = [each for each in range(len(types.present(0).shape)) if each not in folded]
+        if attributes["keepdims"]:
+            return (axis,) if axis in kept else None
+        return (kept[axis],)
+
     return OperatorDefinition(
         name,
         Pattern.REDUCTION,
@@ -197,6 +205,7 @@ def _fold(
         expression,
         {"axes": REQUIRED, "keepdims": True},
         folds_axes=True,
+        along=along,
         passes=1,
         blocked=BlockedRule(blocked, folds=folds),
         dynamic=True,

@@ -26,6 +26,8 @@ PassRule: TypeAlias = Callable[[Attributes], "int | None"]
 PositionRule: TypeAlias = Callable[[Attributes], "Positions"]
 TransposeRule: TypeAlias = Callable[[Attributes, TensorType], "Transpose"]
 WorkRule: TypeAlias = Callable[[Attributes, Types, TensorType], int]
+Axes: TypeAlias = "tuple[int | None, ...]"
+AlongRule: TypeAlias = Callable[[Attributes, Types, int], "Axes | None"]
 
 
 class Pattern(StrEnum):
@@ -110,6 +112,8 @@ class OperatorDefinition:
     """It reads rows along the attribute `axis` whole."""
     folds_late: bool = False
     """Of constants, too, it stays until passes have read what it says of them."""
+    along: AlongRule | None = None
+    """What `axes_along` says of an axis of the result; None: nothing but of pointwise operators."""
     passes: int | PassRule | None = None
     """How often it reads each element of its data; None: as often as the shapes say."""
     positions: Positions | PositionRule = Positions.PLAIN
@@ -273,6 +277,33 @@ def is_pointwise(name: str) -> bool:
     """Whether each element of an operator's result is made of one element of each operand."""
     definition = operator(name)
     return definition.pattern is Pattern.ELEMENTWISE and definition.looked_up is None
+
+
+def broadcast_along(types: Types, axis: int) -> Axes:
+    """`axes_along` of operands that are broadcast to a result."""
+    shapes = [() if type is None else type.shape for type in types]
+    rank = max(map(len, shapes))
+    extent = max(shape[axis - rank] for shape in shapes if len(shape) >= rank - axis)
+    return tuple(
+        axis - rank + len(shape)
+        if len(shape) >= rank - axis and shape[axis - rank] == extent
+        else None
+        for shape in shapes
+    )
+
+
+def axes_along(node: Node, types: Sequence[TensorType | None], axis: int) -> Axes | None:
+    """For an axis of the node's result the axis of each operand that is read at the same place
+    only, None for an operand that is read whole. None: places may depend on each other.
+
+    A row of a matrix product needs that row of the left operand and the right one whole.
+    """
+    definition, operands = operator(node.operator), Types(types)
+    if definition.along is not None:
+        return definition.along(complete_attributes(node), operands, axis)
+    if not is_pointwise(node.operator) or "axis" in definition.attributes:
+        return None
+    return broadcast_along(operands, axis)
 
 
 def passes_over_data(node: Node) -> int | None:

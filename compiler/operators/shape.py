@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from math import prod
 
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.expr.nodes import Expr, add, all_of, binary, const, integer, select, sub
@@ -13,6 +14,8 @@ from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse, Shape
 from tunefarm.compiler.operators.registry import (
     REQUIRED,
+    AlongRule,
+    Axes,
     ExpressionRule,
     OperatorDefinition,
     Pattern,
@@ -61,6 +64,7 @@ def register_move(
     positions: Positions | PositionRule = Positions.PLAIN,
     turns: Callable[[Attributes], bool] | None = None,
     piecewise: bool = False,
+    along: AlongRule | None = None,
     dynamic: bool = False,
     **attributes: Attribute | Required,
 ) -> None:
@@ -80,6 +84,7 @@ def register_move(
             positions=positions,
             turns=turns,
             piecewise=piecewise,
+            along=along,
             dynamic=dynamic,
         )
     )
@@ -457,6 +462,19 @@ def _pads_of_blocks(
     return {"pads": (*pads[:4], 0, *pads[4:], 0)}
 
 
+def _along_same(attributes: Attributes, types: Types, axis: int) -> Axes | None:
+    """The axis of the same extent with as many elements outside."""
+    before, after = types.present(0).shape, attributes.integers("shape")
+    outside = prod(after[:axis])
+    alike = (
+        source
+        for source, extent in enumerate(before)
+        if extent == after[axis] and prod(before[:source]) == outside
+    )
+    found = next(alike, None)
+    return None if found is None else (found,)
+
+
 register(
     OperatorDefinition("identity", Pattern.VIEW, 1, _infer_identity, None, dynamic=True),
     OperatorDefinition(
@@ -466,6 +484,7 @@ register(
         _infer_reshape,
         None,
         {"shape": REQUIRED},
+        along=_along_same,
         identity_if_same_type=True,
         dynamic=True,
     ),
@@ -494,6 +513,7 @@ register_move(
     _transpose,
     passes=1,
     turns=_turns_rows,
+    along=lambda attributes, types, axis: (attributes.integers("perm")[axis],),
     perm=REQUIRED,
     dynamic=True,
 )

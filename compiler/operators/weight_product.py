@@ -17,7 +17,13 @@ from tunefarm.compiler.expr.nodes import Expr
 from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.kernels.unpack_weights import fits_tiles
 from tunefarm.compiler.kernels.weight_words import WORD, word_term
-from tunefarm.compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
+from tunefarm.compiler.operators.registry import (
+    REQUIRED,
+    Axes,
+    OperatorDefinition,
+    Pattern,
+    register,
+)
 from tunefarm.compiler.operators.rules import check, check_dtype, sum_dtype
 from tunefarm.compiler.operators.types import Types
 from tunefarm.compiler.operators.use import Attributes, Use, axes_of
@@ -90,6 +96,11 @@ def _fits_tiles(attributes: Attributes, types: Types) -> bool:
     return fits_tiles(math.prod(rows), inner, types.present(1).shape[1])
 
 
+def _along(attributes: Attributes, types: Types, axis: int) -> Axes | None:
+    rows = axis < len(types.present(0).shape) - 1
+    return (axis, *[None] * (len(types) - 1)) if rows else None
+
+
 register(
     OperatorDefinition(
         "weight_product",
@@ -98,6 +109,7 @@ register(
         _infer,
         _expression,
         {"bits": REQUIRED, "block": REQUIRED, "accumulator": ""},
+        along=_along,
         work=_work,
         factors=1,
         fits_tiles=_fits_tiles,

@@ -82,9 +82,17 @@ def drawn_loops() -> Json:
     return {"version": VERSION, "loops": digests}
 
 
+_NEW = ": new"
+
+
 def differences(before: Json, now: Json) -> list[str]:
     """Where two of these differ, in words; at most a few."""
     return list(_differences("", before, now))[:20]
+
+
+def only_adds(before: Json, now: Json) -> bool:
+    """Whether all that was emitted before is emitted now, so that no record is lost or untrue."""
+    return all(text.endswith(_NEW) for text in _differences("", before, now))
 
 
 def _differences(where: str, before: Any, now: Any) -> Iterator[str]:
@@ -94,7 +102,7 @@ def _differences(where: str, before: Any, now: Any) -> Iterator[str]:
         return
     for name in before.keys() | now.keys():
         if name not in now or name not in before:
-            yield f"{where}/{name}: {'gone' if name in before else 'new'}"
+            yield f"{where}/{name}{': gone' if name in before else _NEW}"
         else:
             yield from _differences(f"{where}/{name}", before[name], now[name])
 
