@@ -21,6 +21,7 @@ from tunefarm.compiler.frontend.declared_ports import metadata_of, overridable
 from tunefarm.compiler.frontend.external_data import ExternalData
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.import_step import Frame
+from tunefarm.compiler.frontend.last_logits import keeps_logits, kept_logits
 from tunefarm.compiler.frontend.model_importer import ModelImporter
 from tunefarm.compiler.frontend.model_inputs import (
     fixed_array,
@@ -55,6 +56,7 @@ from tunefarm.compiler.graph.widen_places import widen_places
 from tunefarm.compiler.limits import Limits, ResourceBudget
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.extents import (
+    LOGITS_TO_KEEP,
     Extent,
     FixedInput,
     Shapes,
@@ -218,6 +220,7 @@ class _Import:
         self._structured: tuple[StructuredPort, ...] = ()
         self._prefix = StringPrefix()
         self._fixed: dict[str, Array] = {}
+        self._kept: dict[str, Value] = {}
         self._external = external
 
     def convert(self) -> None:
@@ -227,7 +230,9 @@ class _Import:
         scope.add_initializers(graph, inputs=defaults)
         initialized = initializers(graph).keys() - defaults
         inputs = [info for info in graph.input if info.name not in initialized]
-        self._fixed = _define_fixed(fixed_inputs(shapes), inputs, builder, scope)
+        fixed = fixed_inputs(shapes)
+        kept = fixed.pop(LOGITS_TO_KEEP) if keeps_logits(self._model, shapes) else None
+        self._fixed = _define_fixed(fixed, inputs, builder, scope)
         runtime = _runtime_inputs(self._model, shapes, defaults)
         given = open_shapes(shapes)
         self._results = result_dimensions([*graph.output, *graph.value_info], runtime, given)
@@ -238,7 +243,10 @@ class _Import:
         self._structured, named, found = _define_inputs(runtime, asked, builder, scope, finder)
         self._prefix = found.prefix
         hints = graph_hints(graph, {**named, **self._results})
-        self._importer.convert_nodes(found.nodes, Frame(scope, self._opsets, hints=hints))
+        frame = Frame(scope, self._opsets, hints=hints)
+        self._importer.convert_nodes(found.nodes, frame)
+        if kept is not None:
+            self._keep_logits(kept, frame)
         try:
             self._importer.problems.raise_if_any()
         except ComputedShapeError as error:
@@ -247,6 +255,16 @@ class _Import:
                 bounds = " ".join(f"--shape {name}=1..512" for name in error.names)
                 error.hint = f"give bounds to what is computed, as in {bounds}"
             raise
+
+    def _keep_logits(self, given: FixedInput, frame: Frame) -> None:
+        """Have the last logits stand for the output of all of them."""
+        outputs = self._model.graph.output
+        name, node, constants = kept_logits(outputs, given, self._opsets.get("", 1))
+        for constant, array in constants.items():
+            self._scope.define(constant, self.builder.constant(array))
+        self._importer.convert_nodes([node], frame)
+        if isinstance(value := self._scope.lookup(node.output[0]), Value):
+            self._kept[name] = value
 
     def _open_names(self) -> tuple[str, ...]:
         """The file's names for sizes that a run computes, without those that have bounds."""
@@ -261,6 +279,7 @@ class _Import:
         self.convert()
         builder = self.builder
         outputs, structured_outputs = _outputs(self._model.graph, self._scope)
+        outputs = [(name, self._kept.get(name, value)) for name, value in outputs]
         for info in self._model.graph.output:
             check_given(info, self._scope.lookup(info.name), self._results, builder)
         if not outputs:
@@ -268,7 +287,8 @@ class _Import:
                 "the outputs of the model are empty sequences and optionals, and nothing is "
                 "computed"
             )
-        if stale := stale_shapes(self._model.graph.output, dict(outputs)):
+        declared = (info for info in self._model.graph.output if info.name not in self._kept)
+        if stale := stale_shapes(declared, dict(outputs)):
             warn_of_declared(f"the file of the model {builder.name!r} declares the outputs {stale}")
         finished = widen_places(builder.finish(outputs))
         texts = (*builder.text_inputs, *(n for n, v in outputs if v.dtype is DType.STRING))

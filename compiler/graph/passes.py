@@ -44,7 +44,6 @@ def before_types(denormals: Denormals = FLUSH) -> tuple[tuple[str, GraphPass], .
         ("dequantised_constants", plain(dequantised_constants.run)),
         ("fold_constants", partial(fold_constants.early, denormals=denormals)),
         ("simplify", plain(simplify.run)),
-        ("select_early", plain(select_early.run)),
     )
 
 
@@ -66,6 +65,7 @@ def before_layouts(
         ("simplify_2", plain(simplify.run)),
         ("recognise_patterns", recognised),
         ("attention", plain(lambda graph: attention.run(graph, summed, rounds_each, tiled))),
+        ("select_early", plain(select_early.run)),
         ("turned_operands", plain(turned_operands.run)),
         ("common_subexpressions", plain(common_subexpressions.run)),
         ("recognise_patterns_2", recognised),

@@ -100,6 +100,9 @@ Shapes: TypeAlias = Mapping[str, Sequence[Given] | FixedInput]
 single extent by the name of a symbol."""
 
 
+LOGITS_TO_KEEP = "logits_to_keep"
+"""What may be fixed of a model without such an input: see `compiler.frontend.last_logits`."""
+
 Label: TypeAlias = str | tuple[str, int]
 """What tells a dynamic dimension from others: its name; without one the input and the axis."""
 

@@ -8,6 +8,8 @@ same weights without GroupQueryAttention, and its caches are states. Both run wi
 8 bits, in blocks of 32, and in f32; OpenVINO also with its defaults, which depend on the CPU (bf16
 with AMX). llama.cpp, which rounds activations to 8 bits, has a file of the same shapes in Q4_0
 (fewer bytes: its scales have 16 bits), where the packages llama-cpp-python and gguf are installed.
+Ours and llama.cpp compute the logits of a prompt's last position alone, the others those of all, as
+the file says.
 
 Engines run interleaved. Printed are medians, how many times as fast ours in the first precision is,
 by medians of ratios of the rounds, and the share of the read bandwidth, of the same run, that our
@@ -166,7 +168,9 @@ def our_generator(path: Path, longest: int, threads: int, precision: str) -> Gen
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UntunedWarning)
-        built = tuner.build(path, shapes=shapes, threads=threads, precision=precision)
+        built = tuner.build(
+            path, shapes=shapes, inputs={"logits_to_keep": 1}, threads=threads, precision=precision
+        )
     return Generator(built)
 
 

@@ -109,6 +109,47 @@ def test_the_width_of_a_head_is_known_where_the_file_leaves_it_open() -> None:
     assert found == expected_tokens(decoder("gqa"), [PROMPTS[1]])
 
 
+@pytest.mark.parametrize("form", ["gqa", "concat"])
+@pytest.mark.parametrize("keep", [1, 3])
+def test_logits_of_the_last_positions_are_those_of_all(form: str, keep: int) -> None:
+    ranges: dict[str, tuple[int | str, ...]] = {"sequence_length": ("1|2..8",)}
+    ranges |= {"past_sequence_length": ("0..63",), "batch_size": (1,)}
+    ranges |= {"total_sequence_length": ("1..71",)}
+    found = compiler.build(_saved(form), shapes=ranges, inputs={"logits_to_keep": keep})
+    assert generate(Generator(found), PROMPTS[-1], max_tokens=MORE) == expected_tokens(
+        decoder(form), [PROMPTS[-1]]
+    )
+    generator, whole = Generator(found), Generator(shared(form, "1|2..8"))
+    for each in (generator, whole):
+        each._begin(1)
+    for count in (1, 2, 7):
+        ids = np.arange(3, 3 + count)[None]
+        last = [_logits(each, ids) for each in (generator, whole)]
+        assert last[0].shape[1] == min(keep, count)
+        np.testing.assert_allclose(last[0], last[1][:, -keep:], rtol=1e-4, atol=1e-5)
+
+
+def _logits(generator: Generator, ids: Any) -> Any:
+    """All logits that a run gives."""
+    kept: list[Any] = []
+    executable = generator.executable
+    run = executable.run
+
+    class Kept:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(executable, name)
+
+        def run(self, inputs: Any, in_place: bool = False) -> Any:
+            results = run(inputs, in_place=in_place)
+            kept.append(np.array(results[generator.ports.logits]))
+            return results
+
+    generator.executable = Kept()  # type: ignore[assignment]
+    generator._run(ids)
+    generator.executable = executable
+    return kept[0]
+
+
 @pytest.mark.parametrize("tokens", ["1", "1|2..8"])
 def test_a_prompt_goes_by_parts_that_the_model_takes(tokens: str) -> None:
     found = generate(shared("gqa", tokens), PROMPTS[-1], max_tokens=MORE)

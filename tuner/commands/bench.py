@@ -17,6 +17,7 @@ from tunefarm.compiler.errors import DatabaseError, InputError, MeasureError, Se
 from tunefarm.compiler.plan.precision.choose_precision import NARROW
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.target import llvm_version
+from tunefarm.compiler.types.extents import LOGITS_TO_KEEP, Shapes, fixed_inputs
 from tunefarm.compiler.types.numerics import Algorithm
 from tunefarm.compiler.types.structure import NO_STRUCTURE, StringTable, Structure, WordTable, plain
 from tunefarm.compiler.types.tensor_type import Array
@@ -113,6 +114,16 @@ def parse_engines(text: str) -> list[str]:
         if name not in ENGINES:
             raise SettingsError(f"unknown engine {name!r}", hint=suggestion(name, list(ENGINES)))
     return names
+
+
+def require_all_logits(ours: Executable, shapes: Shapes) -> None:
+    """Raise SettingsError where ours has the last logits only, because `shapes` says so."""
+    own = {port.name for port in ours.spec.structure.fixed}
+    if LOGITS_TO_KEEP in fixed_inputs(shapes).keys() - own:
+        raise SettingsError(
+            f"other engines give all logits, and a build with {LOGITS_TO_KEEP} the last ones",
+            hint=f"leave out --input {LOGITS_TO_KEEP}, or time a generation: --generate 128,64",
+        )
 
 
 def bench(

@@ -119,6 +119,7 @@ def bench(
         for text in built.notes:
             note(text)
         return
+    benchmark.require_all_logits(ours, shapes)
     options = benchmark.bench_options(ours.threads, rounds)
     from tunefarm.tuner.commands.bench import (
         bench_sizes,

@@ -108,3 +108,61 @@ def test_values_go_through_json(value: object) -> None:
     assert read["x"] == ("n:1..4",)
     found = read["v"]
     assert isinstance(found, FixedInput) and found.array.tolist() == np.asarray(value).tolist()
+
+
+LOGITS = """<ir_version: 8, opset_import: ["" : OPSET]>
+g (float[b, s, 3] x) => (float[b, s, 2] NAME, float[b, s, 3] other)
+<float[3, 2] w = {1, 2, 3, 4, 5, 6}> {
+    NAME = MatMul (x, w)
+    other = Relu (x)
+}"""
+
+
+def logits_model(opset: int = 17, name: str = "logits") -> onnx.ModelProto:
+    return parse_model(LOGITS.replace("OPSET", str(opset)).replace("NAME", name))
+
+
+@pytest.mark.parametrize("opset", [9, 17])
+@pytest.mark.parametrize("sizes", [{"b": 2, "s": 4}, {"b": "1..2", "s": "1..4"}])
+@pytest.mark.parametrize("keep", [1, 3])
+def test_logits_to_keep_are_the_last_ones(
+    tmp_path: Path, opset: int, sizes: dict[str, int | str], keep: int
+) -> None:
+    shapes = {name: (size,) for name, size in sizes.items()}
+    onnx.save(logits_model(opset), tmp_path / "m.onnx")
+    executable = compiler.build(tmp_path / "m.onnx", shapes=shapes, inputs={"logits_to_keep": keep})
+    assert list(executable.inputs) == ["x"]
+    for rows in (4,) if sizes["s"] == 4 else (1, 2, 4):
+        x = np.random.default_rng(rows).standard_normal((2, rows, 3)).astype(np.float32)
+        found = executable.run({"x": x})
+        logits, other = exact_session(logits_model()).run(None, {"x": x})
+        np.testing.assert_allclose(found["logits"], logits[:, -keep:], rtol=1e-5)
+        np.testing.assert_array_equal(found["other"], other)
+
+
+def test_logits_to_keep_need_logits_and_a_number(tmp_path: Path) -> None:
+    shapes = {"b": (1,), "s": (4,)}
+    onnx.save(logits_model(), tmp_path / "m.onnx")
+    onnx.save(logits_model(name="y"), tmp_path / "unnamed.onnx")
+    for wrong in (0, -1, 1.5, [1, 2]):
+        with pytest.raises(ImportModelError, match="logits_to_keep is a number of positions"):
+            compiler.build(tmp_path / "m.onnx", shapes=shapes, inputs={"logits_to_keep": wrong})
+    with pytest.raises(ImportModelError, match="no output that is named logits"):
+        compiler.build(tmp_path / "unnamed.onnx", shapes=shapes, inputs={"logits_to_keep": 1})
+
+
+def test_an_input_of_the_model_goes_before(tmp_path: Path) -> None:
+    """As transformers.js has it: what is kept is the model's own affair."""
+    proto = parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[1, 4, 3] x, int64 logits_to_keep) => (float[1, n, 3] logits)
+        <int64[1] end = {9223372036854775807}, int64[1] axis = {1}, int64[1] one = {1}> {
+            negative = Neg (logits_to_keep)
+            start = Reshape (negative, one)
+            logits = Slice (x, start, end, axis)
+        }"""
+    )
+    x = np.arange(12, dtype=np.float32).reshape(1, 4, 3)
+    onnx.save(proto, tmp_path / "m.onnx")
+    executable = compiler.build(tmp_path / "m.onnx", inputs={"logits_to_keep": 2})
+    np.testing.assert_array_equal(executable.run({"x": x})["logits"], x[:, -2:])
