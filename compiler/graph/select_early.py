@@ -40,16 +40,20 @@ class _Selection:
     sizes: str = ""
 
     @staticmethod
-    def of(node: Node, shape: tuple[int, ...]) -> _Selection | None:
-        """What a node selects of its data; None unless that is a part of one axis."""
+    def of(node: Node, graph: Graph) -> _Selection | None:
+        """What a node selects of its data; None unless that is a part of one axis, and known
+        before the graph runs."""
         attributes = complete_attributes(node)
         if node.operator == "shift" and len(node.inputs) == 2:
+            if node.inputs[1] not in graph.inputs:
+                return None
             number = attributes.integer
             places = number("start"), number("step"), number("end")
             return _Selection(number("axis"), number("extent"), *places, node.inputs[1])
         if node.operator != "slice":
             return None
         counts, starts, steps = map(attributes.integers, ("shape", "starts", "steps"))
+        shape = graph.types[node.inputs[0]].shape
         narrowed = [axis for axis, extent in enumerate(shape) if counts[axis] != extent]
         if len(narrowed) != 1 or any(step != 1 for step in steps):
             return None
@@ -84,8 +88,8 @@ def _moves(graph: Graph) -> dict[str, _Move]:
     asked: dict[str, set[_Selection | None]] = {name: {None} for name in graph.outputs}
     moves: dict[str, _Move] = {}
     for node in reversed(graph.nodes):
-        selection = _Selection.of(node, graph.types[node.inputs[0]].shape) if node.inputs else None
-        if selection is not None and selection.sizes in ("", *graph.inputs):
+        selection = _Selection.of(node, graph)
+        if selection is not None:
             _ask(asked, node, [selection])
             continue
         of_result = asked.get(node.output, {None})
