@@ -20,9 +20,17 @@ from tunefarm.compiler.frontend.run_time_sizes import object_array
 from tunefarm.compiler.frontend.settle import expect_constant, require_rows, sized
 from tunefarm.compiler.frontend.size_arithmetic import one_hot_of
 from tunefarm.compiler.operators.gather import REDUCTIONS
-from tunefarm.compiler.types.dims import Axis, is_unpadded, size_of, true_shape, whole_dims
+from tunefarm.compiler.types.dims import (
+    Axis,
+    Dims,
+    extent_of,
+    is_unpadded,
+    size_of,
+    true_shape,
+    whole_dims,
+)
 from tunefarm.compiler.types.dtypes import DType
-from tunefarm.compiler.types.sizes import bounds_of
+from tunefarm.compiler.types.sizes import bounds_of, smaller
 
 # --- Indices in models with dynamic sizes: each must be of what is there -------------------------
 #
@@ -294,13 +302,13 @@ Positions = npt.NDArray[np.int64]
 def scatter_elements(node: OnnxNode, graph: GraphBuilder) -> Value:
     data, indices, updates = node.input(0), node.input(1), node.input(2)
     axis = node.axis(node.integer("axis", 0), data.rank)
-    if indices.shape != updates.shape or indices.rank != data.rank:
-        raise node.bad_shape(
-            f"indices {list(indices.shape)} and updates {updates.type} do not fit {data.type}"
-        )
-    reached = zip(indices.shape, data.shape, strict=True)
-    if any(own > whole for at, (own, whole) in enumerate(reached) if at != axis):
-        raise node.bad_shape(f"indices {list(indices.shape)} reach beyond {data.type}")
+    mismatch = f"indices {list(indices.shape)} and updates {updates.type} do not fit {data.type}"
+    if indices.rank != data.rank:
+        raise node.bad_shape(mismatch)
+    updates = _of_sizes(node, updates, indices.dims, mismatch, graph)
+    for other, (own, whole) in enumerate(zip(indices.dims, data.dims, strict=True)):
+        if other != axis and bounds_of(size_of(own) - size_of(whole))[0] > 0:
+            raise node.bad_shape(f"indices {list(indices.shape)} reach beyond {data.type}")
     if math.prod(updates.shape) == 0:
         return data
     if indices.array is None or data.padded is not None:
@@ -319,9 +327,9 @@ def scatter_nd(node: OnnxNode, graph: GraphBuilder) -> Value:
     depth = indices.shape[-1] if indices.rank else 0
     if not 0 < depth <= data.rank:
         raise node.bad_shape(f"indices {list(indices.shape)} do not fit {data.type}")
-    named, expected = data.shape[:depth], indices.shape[:-1] + data.shape[depth:]
-    if updates.shape != expected:
-        raise node.bad_shape(f"updates {updates.type} should be {list(expected)}")
+    named, expected = data.shape[:depth], (*indices.dims[:-1], *data.dims[depth:])
+    mismatch = f"updates {updates.type} should be {[extent_of(each) for each in expected]}"
+    updates = _of_sizes(node, updates, expected, mismatch, graph)
     if math.prod(updates.shape) == 0:
         return data
     rows, count = math.prod(named), math.prod(indices.shape[:-1])
@@ -337,21 +345,21 @@ def _scatter_elements(
     node: OnnxNode, data: Value, indices: Value, updates: Value, axis: int, graph: GraphBuilder
 ) -> Value:
     """ScatterElements: `indices` names, for each update, its position along an axis."""
-    dims = data.dims
-    if not is_unpadded(dims[axis]):
+    others = [other for other in range(data.rank) if other != axis]
+    differ = any(data.dims[other] != indices.dims[other] for other in others)
+    if differ or not is_unpadded(data.dims[axis]):
         data = compacted(data, graph)
-        dims = data.dims
+    dims = data.dims
     once = _once(data, axis, indices, graph)
     indices = indices if once is None else once
     if not is_unpadded(dims[axis]):
         require_inside(node, graph, indices, data, axis)
         indices = from_start(indices, [size_of(dims[axis])], graph)
         data = as_whole(data, axis, graph)
-    count, outside = indices.shape[axis], -data.shape[axis] - 1
-    reaching = (*data.shape[:axis], count, *data.shape[axis + 1 :])
+    count, nowhere = indices.shape[axis], -data.shape[axis] - 1
     if once is None:
-        indices = _beside(data, axis, _widened(graph, indices, reaching, outside), indices, graph)
-    updates = _beside(data, axis, _widened(graph, updates, reaching, 0), updates, graph)
+        indices = _in_corner(data, axis, indices, nowhere, graph)
+    updates = _in_corner(data, axis, updates, 0, graph)
     before, behind = math.prod(data.shape[:axis]), math.prod(data.shape[axis + 1 :])
     sides = math.prod(indices.shape[:axis]), math.prod(indices.shape[axis + 1 :])
     sizes, number = _sizes_of(indices.dims[axis], graph)
@@ -426,22 +434,60 @@ def _sizes_of(axis: Axis, graph: GraphBuilder) -> tuple[Value | None, int]:
     return graph.vector_with(size_of(axis))
 
 
-def _widened(graph: GraphBuilder, value: Value, shape: tuple[int, ...], fill: int) -> Value:
-    """The value in the corner of a larger shape."""
-    if value.shape == shape:
+def _of_sizes(
+    node: OnnxNode, value: Value, dims: Dims, mismatch: str, graph: GraphBuilder
+) -> Value:
+    """The value with these axes, of whose sizes a run checks that its own are.
+
+    Raises `ShapeError(mismatch)` where they never are.
+    """
+    if value.dims == dims:
         return value
-    ends = (full - extent for full, extent in zip(shape, value.shape, strict=True))
-    pads = (*(0,) * len(shape), *ends)
-    return graph.emit("pad", value, graph.scalar(fill, value.dtype), pads=pads, mode="constant")
+    own, wanted = value.true_shape, true_shape(dims)
+    if len(own) != len(wanted):
+        raise node.bad_shape(mismatch)
+    for size, other in zip(own, wanted, strict=True):
+        low, high = bounds_of(size - other)
+        if low > 0 or high < 0:
+            raise node.bad_shape(mismatch)
+        graph.run_time.require_equal(other, size, f"node {graph.source!r}")
+    value = _resized(compacted(value, graph), tuple(map(extent_of, dims)), 0, graph)
+    return graph.with_dims(value, tuple(((size_of(axis), extent_of(axis)),) for axis in dims))
 
 
-def _beside(data: Value, axis: int, value: Value, given: Value, graph: GraphBuilder) -> Value:
-    """A widened value with the sizes of the data in axes where not all of that are there."""
-    for other, dims in enumerate(data.dims):
-        is_wider = is_unpadded(given.dims[other]) and value.shape[other] > given.shape[other]
-        if other != axis and is_wider and not is_unpadded(dims):
-            value = with_axis(value, other, dims, graph)
-    return value
+def _in_corner(data: Value, axis: int, value: Value, fill: int, graph: GraphBuilder) -> Value:
+    """The value in the corner of what is as large as the data along all other axes.
+
+    A run checks that it is no larger. What is not there of positions, which have a `fill`, is
+    outside too.
+    """
+    others = [other for other in range(data.rank) if other != axis]
+    if all(value.dims[other] == data.dims[other] for other in others):
+        return value
+    value = compacted(value, graph)
+    for other in others:
+        size, limit = value.true_shape[other], data.true_shape[other]
+        if size == limit:
+            continue
+        if bounds_of(size - limit)[1] > 0:
+            graph.run_time.require_equal(size, smaller(size, limit), f"node {graph.source!r}")
+        value = graph.padded.filled(value, other, "lowest") if fill else value
+        value = as_whole(value, other, graph)
+    dims = (*data.dims[:axis], value.dims[axis], *data.dims[axis + 1 :])
+    return graph.with_dims(_resized(value, tuple(map(extent_of, dims)), fill, graph), dims)
+
+
+def _resized(value: Value, shape: Sequence[int], fill: int, graph: GraphBuilder) -> Value:
+    """The value's first elements, of axes padded with `fill` as far as they are shorter."""
+    for axis, extent in enumerate(shape):
+        if extent < value.shape[axis]:
+            value = graph.padded.cut(value, axis, extent)
+    ends = tuple(full - extent for full, extent in zip(shape, value.shape, strict=True))
+    if not any(ends):
+        return value
+    value = graph.with_dims(graph.readable(value), None)
+    pads, content = (*(0,) * value.rank, *ends), graph.scalar(fill, value.dtype)
+    return graph.emit("pad", value, content, pads=pads, mode="constant")
 
 
 def _wrapped(node: OnnxNode, indices: Positions, extent: int) -> Positions:

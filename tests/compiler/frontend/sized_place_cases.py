@@ -269,6 +269,27 @@ PLACE_CASES: dict[str, Case] = {
         [{"s": 2}, {"s": 5}, {"s": 7}],
         integers=("i",),
     ),
+    "scatter in a corner of any size": Case(
+        [node("ScatterElements", "x i u", axis=0, reduction="add")],
+        {"x": (4, 3, "s"), "i": ("n", "n", 2), "u": ("k", "n", 2)},
+        {"s": "2..7", "n": "1..4", "k": "1..5"},
+        [{"s": 2, "n": 3, "k": 3}, {"s": 5, "n": 1, "k": 1}, {"s": 7, "n": 2, "k": 2}],
+        integers=("i",),
+    ),
+    "scatter into as many columns as there are of another size": Case(
+        [node("ScatterElements", "x i u", axis=1)],
+        {"x": ("s", 4), "i": ("n", "k"), "u": ("n", "k")},
+        {"s": "2..7", "n": "1..9", "k": "1..5"},
+        [{"s": 2, "n": 1, "k": 3}, {"s": 5, "n": 5, "k": 4}, {"s": 7, "n": 4, "k": 5}],
+        integers=("i",),
+    ),
+    "scatter of rows whose sizes are those of other symbols": Case(
+        [node("ScatterND", "x i u", reduction="max")],
+        {"x": (4, "s"), "i": ("n", 2, 1), "u": ("k", 2, "t")},
+        {"s": "2..7", "n": "1..4", "k": "1..5", "t": "1..8"},
+        [{"s": 2, "n": 3, "k": 3, "t": 2}, {"s": 7, "n": 1, "k": 1, "t": 7}],
+        integers=("i",),
+    ),
     "scatter of expanded places": Case(
         [
             node("Unsqueeze", "i [1]", "column"),

@@ -111,6 +111,13 @@ def test_scatters_refuse_places_behind_what_is_there(reduction: str, wrong: int)
         _run("ScatterElements", elements, {**call, **_inputs([[0, wrong, 1]])}, reduction=reduction)
 
 
+def test_a_scatter_refuses_more_places_than_the_data_has_beside_its_axis() -> None:
+    shapes: dict[str, list[int | str]] = {"x": ["n", 3], "i": ["q", 1], "u": ["q", 1]}
+    call = {**_inputs(np.zeros((3, 1))), "u": np.ones((3, 1), np.float32)}
+    with pytest.raises(InputError, match=r"sizes do not fit .* q is 3 .*node 'y'"):
+        _run("ScatterElements", shapes, call, axis=1)
+
+
 @pytest.mark.parametrize("operator", ["GatherND", "ScatterND"])
 def test_a_constant_behind_the_greatest_size_is_refused_at_import(operator: str) -> None:
     inputs = [tensor("x", ["n", 3]), tensor("u", [1, 3])][: 1 if operator == "GatherND" else 2]
