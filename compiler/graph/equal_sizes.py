@@ -28,8 +28,7 @@ def run(graph: Graph) -> Graph:
     first = {} if graph.signature is None else _first_equals(graph.signature)
     if graph.signature is None or not first:
         return graph
-    sizes = graph.signature.sizes
-    numbers = {sizes.index(size): sizes.index(equal) for size, equal in first.items()}
+    numbers = first_numbers(graph.signature)
     return replace(
         graph,
         nodes=tuple(_renumbered(node, numbers) for node in graph.nodes),
@@ -37,6 +36,12 @@ def run(graph: Graph) -> Graph:
         unread=_named(graph.unread, first),
         zeros=_named(graph.zeros, first),
     )
+
+
+def first_numbers(signature: Signature) -> dict[int, int]:
+    """The numbers of sizes by which an equal one comes first, with the number of that one."""
+    sizes = signature.sizes
+    return {sizes.index(a): sizes.index(b) for a, b in _first_equals(signature).items()}
 
 
 def _first_equals(signature: Signature) -> dict[Dimension, Dimension]:

@@ -17,6 +17,7 @@ from typing import Final
 from tunefarm.compiler.expr.affine import Affine, Ranges, affine, affine_range
 from tunefarm.compiler.expr.nodes import Binary, Const, Expr, Load
 from tunefarm.compiler.expr.walk import axes_of
+from tunefarm.compiler.graph.equal_sizes import first_numbers
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.kernels.kernel import (
     Buffer,
@@ -49,7 +50,7 @@ from tunefarm.compiler.plan.sizes.size_names import (
 from tunefarm.compiler.types.dims import Dims, extent_of
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.open_axes import OpenAxes
-from tunefarm.compiler.types.signature import Signature
+from tunefarm.compiler.types.signature import SIZES, Signature
 from tunefarm.compiler.types.sizes import Dimension, Function, Size, bounds_of, divide
 from tunefarm.compiler.types.tensor_type import TensorType
 
@@ -164,6 +165,11 @@ class ValueLimit:
         """Elements after which the pattern comes again."""
         return self.stride * self.extent
 
+    def named_by(self, first: Mapping[int, int]) -> ValueLimit:
+        """The limit by the first of sizes that are equal in every run."""
+        number = first.get(self.number) if self.sizes == SIZES else None
+        return self if number is None else replace(self, number=number)
+
     def implies(self, other: ValueLimit) -> bool:
         """What is within this limit is within the other one."""
         return self.offset <= other.offset and self == replace(other, offset=self.offset)
@@ -190,9 +196,11 @@ def needed_extents(
     needs: Needs = {}
     sizes = size_names(program, outputs, signature, computed)
     names, known = names_by_size(sizes), first_known(program)
+    first = first_numbers(signature)
 
     def add_read(name: str, read: _Read) -> None:
-        reads.setdefault(name, []).append(read)
+        limits = frozenset(limit.named_by(first) for limit in read.limits)
+        reads.setdefault(name, []).append(replace(read, limits=limits))
 
     ports = {port.name: port for port in signature.outputs}
     values = dict(zip(outputs, program.outputs, strict=True))

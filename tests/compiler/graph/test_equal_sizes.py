@@ -15,6 +15,8 @@ from tunefarm.compiler.errors import InputError
 from tunefarm.compiler.frontend.import_onnx import import_onnx
 from tunefarm.compiler.graph import equal_sizes
 from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.kernels.kernel import KernelCall
+from tunefarm.compiler.pipeline import kernels_of
 
 SHAPES = {"x": ("1", "4", "2..40", "2..40")}
 
@@ -28,7 +30,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     node = helper.make_node
     nodes = [
         node("Conv", ["x", "taps"], ["a"], pads=[1, 1, 1, 1]),
-        node("MaxPool", ["a"], ["b"], kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1),
+        node("Conv", ["a", "taps"], ["half"], pads=[1, 1, 1, 1]),
+        node("Conv", ["half", "taps"], ["b"], pads=[1, 1, 1, 1], strides=[2, 2]),
         node("Resize", ["b", "", "scales"], ["c"], mode="nearest"),
         node("Concat", ["a", "c"], ["d"], axis=1),
         node("Conv", ["d", "last"], ["y"], pads=[1, 1, 1, 1]),
@@ -60,6 +63,17 @@ def test_fills_name_the_first_of_equal_sizes(model: Path) -> None:
         assert {first, later} & filled(graph)
         assert later not in filled(found) and first in filled(found)
     assert equal_sizes.run(found) == found
+
+
+def test_kernels_are_limited_by_one_of_equal_sizes(model: Path) -> None:
+    graph = import_onnx(model, SHAPES)
+    assert graph.signature is not None
+    later = equal_sizes.first_numbers(graph.signature)
+    for call in kernels_of(model, shapes=SHAPES).calls:
+        limits = call.kernel.limits if isinstance(call, KernelCall) else ()
+        axes = [(limit.stride, limit.extent) for limit in limits]
+        assert len(axes) == len(set(axes))
+        assert later.keys().isdisjoint(limit.number for limit in limits)
 
 
 def test_a_static_graph_stays_the_same_one(model: Path) -> None:
