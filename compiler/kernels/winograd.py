@@ -15,8 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-import numpy as np
-
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.expr.nodes import (
     Binary,
@@ -43,7 +41,6 @@ from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.stage import Axis, Stage
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.numerics import is_narrow
-from tunefarm.compiler.types.tensor_type import Array
 
 Matrix = tuple[tuple[Fraction, ...], ...]
 
@@ -54,59 +51,25 @@ def _matrix(text: str) -> Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Transforms:
-    """The matrices of F(m, 3): data [m+2, m+2], filter [m+2, 3], output [m, m+2]."""
+    """The matrices of F(m, 3): data [m+2, m+2], output [m, m+2]; `types.winograd_filter` has that
+    of the filter."""
 
     data: Matrix
-    filter: Matrix
     output: Matrix
 
 
-_COLUMNS_AT_ONCE = 1 << 12
-"""Of a filter transform: the 36 * 4096 numbers of 8 bytes that it makes stay in the cache."""
 TRANSFORMS = {
     2: Transforms(
         _matrix("1 0 -1 0\n0 1 1 0\n0 -1 1 0\n0 1 0 -1"),
-        _matrix("1 0 0\n1/2 1/2 1/2\n1/2 -1/2 1/2\n0 0 1"),
         _matrix("1 1 1 0\n0 1 -1 -1"),
     ),
     4: Transforms(
         _matrix(
             "4 0 -5 0 1 0\n0 -4 -4 1 1 0\n0 4 -4 -1 1 0\n0 -2 -1 2 1 0\n0 2 -1 -2 1 0\n0 4 0 -5 0 1"
         ),
-        _matrix("1/4 0 0\n-1/6 -1/6 -1/6\n-1/6 1/6 -1/6\n1/24 1/12 1/6\n1/24 -1/12 1/6\n0 0 1"),
         _matrix("1 1 1 1 1 0\n0 1 -1 2 -2 0\n0 1 1 4 4 0\n0 1 -1 8 -8 1"),
     ),
 }
-
-
-def transform_taps(taps: Array, m: int, result: Array) -> None:
-    """G g G^T of filters [3, 3, ...], computed in f64, into `result` [m+2, m+2, ...].
-
-    Every number is the same sum in the same order, wherever it lies and on any CPU: no product of
-    matrices of a library is. So packings of one filter are permutations of each other.
-    """
-    g = np.array([[float(item) for item in row] for row in TRANSFORMS[m].filter])
-    edge, taps_in_row = g.shape
-    columns = np.ascontiguousarray(taps).reshape(taps_in_row**2, -1)
-    flat = result.reshape(edge**2, -1)
-    for start in range(0, columns.shape[1], _COLUMNS_AT_ONCE):
-        part = slice(start, start + _COLUMNS_AT_ONCE)
-        chunk = columns[:, part].astype(np.float64).reshape(taps_in_row, taps_in_row, -1)
-        rows = _combined(g, chunk)
-        both = _combined(g, rows.transpose(1, 0, 2))
-        flat[:, part] = both.transpose(1, 0, 2).reshape(edge**2, -1)
-
-
-def _combined(g: Array, terms: Array) -> Array:
-    """g times the terms, as sums from zero on, so that none is a negative zero."""
-    result = np.zeros((len(g), *terms.shape[1:]))
-    product = np.empty(terms.shape[1:])
-    for total, row in zip(result, g, strict=True):
-        for factor, term in zip(row, terms, strict=True):
-            if factor:
-                np.multiply(term, factor, out=product)
-                np.add(total, product, out=total)
-    return result
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from tunefarm.compiler.expr.nodes import Expr, binary, integer
-from tunefarm.compiler.kernels.winograd import transform_taps
 from tunefarm.compiler.types.packing import NewArray, Packing
 from tunefarm.compiler.types.tensor_type import Array
+from tunefarm.compiler.types.winograd_filter import pack_transformed, transformed_shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +52,8 @@ class ConstantLayout:
         """
         if not self.winograd:
             return self.packing(array.shape).pack(array, empty)
-        edge, dtype = self.winograd + 2, self.dtype(array.dtype)
-        taps = array.transpose(2, 3, 0, 1)
-        if self.order[:2] == (0, 1):  # packing first gives the same, and moves less
-            packed = self.packing(taps.shape).pack(taps)
-            result = empty((edge, edge, *packed.shape[2:]), dtype)
-            transform_taps(packed, self.winograd, result)
-            return result
-        transformed = np.empty((edge, edge, *taps.shape[2:]), dtype)
-        transform_taps(taps, self.winograd, transformed)
-        return self.packing(transformed.shape).pack(transformed, empty)
+        packing = self.packing(transformed_shape(array.shape, self.winograd))
+        return pack_transformed(array, self.winograd, packing, self.dtype(array.dtype), empty)
 
     def dtype(self, logical: np.dtype[np.generic]) -> np.dtype[np.generic]:
         """The physical element type of a constant of the logical one."""

@@ -15,7 +15,8 @@ from tunefarm.compiler.errors import ArtefactError
 from tunefarm.compiler.types.frozen import frozen
 from tunefarm.configs.files import open_regular
 
-FORMAT = 8
+FORMAT = 9
+SUMMED = 8
 REPACKED = 7
 PROGRAMS = 6
 LADDER = 5
@@ -24,8 +25,8 @@ OLDEST_FORMAT = 3
 """Format 1 had one variant, format 2 no seal, format 3 no buffers within inputs and outputs, format
 4 no more than two variants, format 5 no variants but fallbacks of one, no dynamic shapes, no lists,
 no functions and no branches, format 6 no repacked constants and no parents, format 7 no CRC-32 of
-large constants. A file has the first format that has what it needs, so that older versions read
-it."""
+large constants, format 8 no filters that are transformed when a file is loaded. A file has the
+first format that has what it needs, so that older versions read it."""
 MAGIC = b"TUNEFARM"
 HEADER = struct.Struct("<8sIIQQ32s")
 """Magic, format, zero, bytes of the manifest and of the file, SHA-256 of the manifest."""

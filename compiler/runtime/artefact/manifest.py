@@ -35,6 +35,7 @@ from tunefarm.compiler.types.signature import fixed_signature
 from tunefarm.compiler.types.signature_json import signature_from_json, signature_to_json
 from tunefarm.compiler.types.structure import NO_STRUCTURE, Structure, structure_from_json
 from tunefarm.compiler.types.tensor_type import Array, TensorType
+from tunefarm.compiler.types.winograd_filter import FILTER_DTYPE, FILTERS, transformed_shape
 from tunefarm.compiler.version import VERSION
 
 # Places in memory, what steps are guarded by, loops and dynamic shapes, as JSON values, and.
@@ -174,12 +175,16 @@ most the numbers of some vectors."""
 @frozen
 class Repacking:
     """How a constant is made of another part of the file, `source`: the same numbers, of so many
-    bytes each, in another packing."""
+    bytes each, in another packing.
+
+    With `winograd` m they are filters in f32, of which F(m, 3) has others.
+    """
 
     source: int
     itemsize: int
     before: Packing
     after: Packing
+    winograd: int = 0
 
 
 @frozen
@@ -323,20 +328,22 @@ def _repacking_to_json(repacking: Repacking | None) -> list[Any]:
         return []
     packings = (repacking.before, repacking.after)
     texts = [[list(p.shape), list(map(list, p.splits)), list(p.order)] for p in packings]
-    return [[repacking.source, repacking.itemsize, *texts]]
+    winograd = [repacking.winograd] if repacking.winograd else []
+    return [[repacking.source, repacking.itemsize, *texts, *winograd]]
 
 
 def _repacking_from_json(data: Sequence[Any]) -> Repacking:
     source, itemsize, *texts = data
+    winograd = map(_natural, texts[2:])
     before, after = (
         Packing(
             tuple(map(_natural, shape)),
             tuple((_natural(axis), _natural(factor)) for axis, factor in splits),
             tuple(map(_natural, order)),
         )
-        for shape, splits, order in texts
+        for shape, splits, order in texts[:2]
     )
-    return Repacking(_natural(source), _natural(itemsize), before, after)
+    return Repacking(_natural(source), _natural(itemsize), before, after, *winograd)
 
 
 def _natural(value: object) -> int:
@@ -358,8 +365,20 @@ def _repacking_problem(part: Part, repacking: Repacking, before: Sequence[Part])
             return "a packing is none of a part of that size"
     if part.bytes > _MOST_PADDED * before[repacking.source].bytes:
         return "a packing is mostly padding"
+    if repacking.winograd:
+        return _filter_problem(repacking)
     if math.prod(repacking.before.shape) != math.prod(repacking.after.shape):
         return "two packings are of other numbers"
+    return ""
+
+
+def _filter_problem(repacking: Repacking) -> str:
+    """Why filters cannot be transformed so, or nothing."""
+    m, shape = repacking.winograd, repacking.before.shape
+    if m not in FILTERS or shape[2:] != (3, 3) or repacking.itemsize != FILTER_DTYPE.itemsize:
+        return "what is transformed are no filters"
+    if repacking.after.shape != transformed_shape(shape, m):
+        return "transformed filters have another shape"
     return ""
 
 

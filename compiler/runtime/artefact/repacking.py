@@ -1,4 +1,5 @@
-"""Repacking: constants that an artifact for several CPUs holds once, in one of their packings."""
+"""Repacking: constants that an artifact for several CPUs holds once, in one of their packings, or
+as filters that one of them transforms for Winograd's algorithm."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from tunefarm.compiler.runtime.artefact.manifest import Repacking
 from tunefarm.compiler.runtime.spec.buffers import aligned_empty
 from tunefarm.compiler.types.packing import NewArray, Packing
 from tunefarm.compiler.types.tensor_type import Array
+from tunefarm.compiler.types.winograd_filter import FILTER_DTYPE, pack_transformed
 
 WORTH_REPACKING_BYTES = 4096
 """Of a constant: what is smaller takes less room in the file than pages are large."""
@@ -33,9 +35,13 @@ def numbers_of(array: Array, packing: Packing) -> tuple[str, Packing]:
 
 def repacked(source: Array, repacking: Repacking, empty: NewArray = aligned_empty) -> Array:
     """The bytes of a part that is made of `source`, read-only, in an array that `empty` makes."""
-    numbers = _unpacked(source, repacking.itemsize, repacking.before)
-    after = repacking.after
-    result = after.pack(numbers.reshape(after.shape), empty)
+    before, after, m = repacking.before, repacking.after, repacking.winograd
+    if m:
+        filters = before.unpack(source.reshape(-1).view(FILTER_DTYPE))
+        result = pack_transformed(filters, m, after, FILTER_DTYPE, empty)
+    else:
+        numbers = _unpacked(source, repacking.itemsize, before)
+        result = after.pack(numbers.reshape(after.shape), empty)
     result.flags.writeable = False
     return result.reshape(-1).view(np.uint8)
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import zlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from tunefarm.compiler.errors import ArtefactError, VerifyError
 from tunefarm.compiler.runtime.artefact.constants_check import large_constants
@@ -20,6 +23,7 @@ from tunefarm.compiler.runtime.artefact.file_header import (
     MAGIC,
     PROGRAMS,
     REPACKED,
+    SUMMED,
     TWO_VARIANTS,
     json_text,
 )
@@ -54,6 +58,7 @@ from tunefarm.compiler.runtime.spec.verify_spec import verify_programs
 from tunefarm.compiler.types.packing import Packing
 from tunefarm.compiler.types.structure import NO_STRUCTURE
 from tunefarm.compiler.types.tensor_type import Array
+from tunefarm.compiler.types.winograd_filter import FILTER_DTYPE, FILTERS, transformed_shape
 
 
 def save(
@@ -71,7 +76,7 @@ def save(
     for variant in (spec, *others):
         if seal_of(variant) not in variant.entry:
             raise VerifyError(f"executable {variant.name}: its entry holds the seal of another one")
-    parts = _PartList(shared=_is_of_several_targets((spec, *others)))
+    parts = _PartList((spec, *others))
     variants = [
         manifest_to_json(variant, parts.add(variant, made_for(variant) == made_for(spec)))
         for variant in (spec, *others)
@@ -101,16 +106,21 @@ class _PartList:
     """The parts of a file that is written, each content once; `contents` are those that the file
     holds, by their offset.
 
-    Where packings are `shared`, a constant of a variant for another CPU than the first is made of
-    the same numbers in another packing, if the file has them.
+    Where programs are for several CPUs, a constant of a variant for another CPU than the first is
+    made of the same numbers in another packing, if the file has them, or if only that CPU has it of
+    the filter that it is a transform of: what several map from the file they share.
     """
 
-    def __init__(self, *, shared: bool) -> None:
+    def __init__(self, programs: Sequence[ExecutableSpec]) -> None:
         self.parts: list[Part] = []
         self.contents: dict[int, Content] = {}
         self._numbers: dict[str, int] = {}  # by the content's digest
-        self._packed: dict[tuple[int, str], tuple[int, Packing, Array]] = {}  # by the numbers'
-        self._shared = shared
+        self._packed: dict[tuple[int, str], tuple[int, int]] = {}  # part, m; by the numbers' digest
+        self._stored: dict[int, tuple[Packing, Array]] = {}  # by the number of the part
+        self._transformed: set[tuple[int, int]] = set()  # part, m; what is known of these
+        self._shared = _is_of_several_targets(programs)
+        users = {(made_for(each), digest) for each in programs for digest in each.digests}
+        self._users = Counter(digest for _, digest in users)
         self._end = 0
 
     def add(self, variant: ExecutableSpec, is_first: bool) -> list[int]:
@@ -133,8 +143,8 @@ class _PartList:
             self.contents[self._end] = content
             self._end = aligned(self._end + len(content))
             if known is not None:
-                packed = (number, known[1], variant.constants[place - before])
-                self._packed.setdefault(known[0], packed)
+                self._stored[number] = known[1], variant.constants[place - before]
+                self._packed.setdefault(known[0], (number, 0))
         return [self._numbers[digest] for digest in digests]
 
     def with_sums(self, variants: Sequence[Any]) -> list[Part]:
@@ -176,20 +186,42 @@ class _PartList:
         """How the constant is made of one that the file holds; None if it cannot be."""
 
         key, packing = known
+        if self._users[digest] == 1:
+            self._learn_transforms(packing.shape, array.dtype)
         if key not in self._packed:
             return None
-        source, before, stored = self._packed[key]
-        found = Repacking(source, array.itemsize, before, packing)
+        source, winograd = self._packed[key]
+        before, stored = self._stored[source]
+        found = Repacking(source, array.itemsize, before, packing, winograd)
         same = hashlib.sha256(repacked(stored, found).data).hexdigest() == digest
         return found if same else None
+
+    def _learn_transforms(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> None:
+        """Know the transforms of this shape of filters that the file holds."""
+        m = shape[0] - 2 if len(shape) == 4 else 0
+        if m not in FILTERS or dtype != FILTER_DTYPE:
+            return
+        plain = Packing(shape, (), tuple(range(len(shape))))
+        for number, (before, stored) in self._stored.items():
+            is_filter = stored.dtype == dtype and before.shape[2:] == (3, 3)
+            if not is_filter or transformed_shape(before.shape, m) != shape:
+                continue
+            if (number, m) in self._transformed:
+                continue
+            self._transformed.add((number, m))
+            made = repacked(stored, Repacking(number, dtype.itemsize, before, plain, m))
+            digest = hashlib.sha256(made.data).hexdigest()
+            self._packed.setdefault((dtype.itemsize, digest), (number, m))
 
 
 def format_of(
     programs: Sequence[ExecutableSpec], parts: Sequence[Part], parents: Sequence[str] = ()
 ) -> int:
     """The first format that has what these programs need."""
-    if any(part.crc32 is not None for part in parts):
+    if any(part.repacking is not None and part.repacking.winograd for part in parts):
         return FORMAT
+    if any(part.crc32 is not None for part in parts):
+        return SUMMED
     if parents or any(part.repacking is not None for part in parts):
         return REPACKED
     preferred = [program for program in programs if not program.fallback]

@@ -28,6 +28,7 @@ from tunefarm.compiler.types.large_arrays import release
 from tunefarm.compiler.types.numerics import FLUSH, KEEP, Denormals
 from tunefarm.compiler.types.packing import NewArray, Packing
 from tunefarm.compiler.types.tensor_type import Array
+from tunefarm.compiler.types.winograd_filter import transformed_shape
 
 if TYPE_CHECKING:
     from tunefarm.compiler.llvm import CompiledKernel
@@ -114,7 +115,7 @@ def _packing(array: Array, shape: tuple[int, ...] | None, layout: ConstantLayout
     if shape is None or layout is None:
         return Packing(array.shape, (), tuple(range(array.ndim)))
     if layout.winograd:
-        shape = (*(layout.winograd + 2,) * 2, *shape[:2])
+        shape = transformed_shape(shape, layout.winograd)
     return layout.packing(shape)
 
 

@@ -180,7 +180,7 @@ def test_foreign_file_missing_file_and_folder_are_refused(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("number", "reason"),
     [
-        (FORMAT + 1, r"format 9, this version reads 8 \(update tunefarm"),
+        (FORMAT + 1, r"format 10, this version reads 9 \(update tunefarm"),
         (2, r"older artifact format 2, this version reads 3 to 8 \(build the model again"),
     ],
 )

@@ -16,7 +16,7 @@ from tunefarm import compiler
 from tunefarm.compiler.errors import ArtefactError
 from tunefarm.compiler.runtime.artefact import artefact, constants_check, file_header
 from tunefarm.compiler.runtime.artefact.constants_check import ConstantsCheck, large_constants
-from tunefarm.compiler.runtime.artefact.file_header import FORMAT
+from tunefarm.compiler.runtime.artefact.file_header import SUMMED
 from tunefarm.compiler.runtime.artefact.seal import part_digests
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.spec.buffers import aligned_empty
@@ -76,7 +76,7 @@ def test_damaged_weights_give_no_results(
 
 @pytest.mark.parametrize("number", [0, 2**32], ids=["other", "no CRC-32"])
 def test_weights_are_held_against_the_crc_32_of_the_manifest(path: Path, number: int) -> None:
-    assert path.read_bytes()[8] == FORMAT
+    assert path.read_bytes()[8] == SUMMED
     rewrite_manifest(path, lambda manifest: manifest["parts"][-1].__setitem__(3, number))
     model = compiler.load(path)
     with pytest.raises(ArtefactError, match="damaged: part"):

@@ -34,6 +34,7 @@ from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT, Executable
 from tunefarm.compiler.target import host_target
 from tunefarm.compiler.types.packing import Packing
 from tunefarm.compiler.types.tensor_type import Array
+from tunefarm.compiler.types.winograd_filter import transformed_shape
 
 ROWS, COLUMNS = 17, 300
 LAST = Packing((ROWS, COLUMNS), ((1, 8),), (1, 0, 2))
@@ -154,6 +155,90 @@ def test_contents_are_those_of_all_variants(path: Path) -> None:
     assert (better.repacked_bytes, here.repacked_bytes) == (0, packed(NUMBERS, FIRST).nbytes)
     np.testing.assert_array_equal(better.programs[0].constants[-1], packed(NUMBERS, LAST))
     np.testing.assert_array_equal(here.programs[0].constants[-1], packed(NUMBERS, FIRST))
+
+
+FILTERS = np.random.default_rng(2).standard_normal((20, 12, 3, 3)).astype(np.float32)
+BLOCKED = Packing(FILTERS.shape, ((0, 16),), (0, 3, 4, 2, 1))
+
+
+def transformed(m: int, block: int) -> tuple[Array, Packing]:
+    """What a kernel that takes Winograd's algorithm has of the filters, and how it lies."""
+    layout = ConstantLayout(((2, block),), (0, 1, 2, 4, 3), m)
+    return layout.pack(FILTERS), layout.packing(transformed_shape(FILTERS.shape, m))
+
+
+def of_filters(cpu: str, array: Array, packing: Packing, *features: str) -> ExecutableSpec:
+    """A model for a CPU whose last constant is this one."""
+    spec = with_constant(LAST, cpu, *features)
+    constants = (*spec.constants[:-1], array)
+    digests = part_digests(spec.objects, constants)
+    packings = (*spec.packings[:-1], packing)
+    return sealed(replace(spec, constants=constants, digests=digests, packings=packings))
+
+
+@pytest.fixture
+def filters(tmp_path: Path) -> Path:
+    """A model for a CPU that nobody has, which reads filters as they are, and for this one, which
+    reads transforms of them."""
+    better = of_filters("better", packed(FILTERS, BLOCKED), BLOCKED, "avx1024f")
+    here = of_filters("here", *transformed(4, 8))
+    write_artefact.save(better, tmp_path / "filters.tuned", [here])
+    return tmp_path / "filters.tuned"
+
+
+def test_a_transform_that_one_cpu_wants_of_filters_is_not_stored(filters: Path) -> None:
+    array, _ = transformed(4, 8)
+    (loaded,) = artefact.read_programs(filters)
+    np.testing.assert_array_equal(loaded.constants[-1], array)
+    assert filters.read_bytes()[8] == file_header.FORMAT
+    better, here = artefact.read_contents(filters).variants
+    assert (better.repacked_bytes, here.repacked_bytes) == (0, array.nbytes)
+    compiler.load(filters).save(filters.with_name("again.tuned"))
+    write_artefact.save(of_filters("here", *transformed(4, 8)), filters.with_name("alone.tuned"))
+    again, alone = (filters.with_name(f"{name}.tuned") for name in ("again", "alone"))
+    assert again.read_bytes() == alone.read_bytes()
+
+
+def test_a_transform_that_several_cpus_share_is_stored(tmp_path: Path) -> None:
+    better = of_filters("better", packed(FILTERS, BLOCKED), BLOCKED, "avx1024f", "avx2048f")
+    others = [
+        of_filters("good", *transformed(4, 8), "avx1024f"),
+        of_filters("here", *transformed(4, 8)),
+    ]
+    write_artefact.save(better, tmp_path / "three.tuned", others)
+    found = artefact.read_contents(tmp_path / "three.tuned").variants
+    assert [variant.repacked_bytes for variant in found] == [0, 0, 0]
+
+
+def test_what_is_no_transform_of_the_filters_is_stored(tmp_path: Path) -> None:
+    array, packing = transformed(4, 8)
+    other = array.copy()
+    other[0, 0, 0] += 1.0
+    better = of_filters("better", packed(FILTERS, BLOCKED), BLOCKED, "avx1024f")
+    write_artefact.save(better, tmp_path / "two.tuned", [of_filters("here", other, packing)])
+    (loaded,) = artefact.read_programs(tmp_path / "two.tuned")
+    np.testing.assert_array_equal(loaded.constants[-1], other)
+    assert (tmp_path / "two.tuned").read_bytes()[8] == file_header.PROGRAMS
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda recipe: recipe.__setitem__(4, 2),
+        lambda recipe: recipe.__setitem__(4, 3),
+        lambda recipe: recipe.__setitem__(4, 0),
+        lambda recipe: recipe.__setitem__(4, "4"),
+        lambda recipe: recipe.append(4),
+        lambda recipe: recipe.pop(),
+        lambda recipe: recipe[2].__setitem__(0, [20, 12, 9, 1]),
+        lambda recipe: recipe[3].__setitem__(0, [6, 6, 12, 20]),
+        lambda recipe: recipe[3].__setitem__(0, [36, 20, 12]),
+    ],
+)
+def test_an_edited_transform_is_refused(filters: Path, change: Callable[[list[Any]], None]) -> None:
+    rewrite_manifest(filters, lambda manifest: change(repacking(manifest)[3]))
+    with pytest.raises(ArtefactError, match=r"damaged|not valid|lacks"):
+        artefact.read_programs(filters)
 
 
 def test_a_fallback_alone_is_stored_as_older_versions_read_it(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunefarm.compiler.kernels.winograd import TRANSFORMS, transform_taps
 from tunefarm.compiler.types.tensor_type import Array
+from tunefarm.compiler.types.winograd_filter import FILTERS, transform_taps
 
-EDGES = [(m, m + 2) for m in TRANSFORMS]
+EDGES = [(m, m + 2) for m in FILTERS]
 
 
 def transformed(taps: Array, m: int) -> Array:
@@ -24,7 +24,7 @@ def transformed(taps: Array, m: int) -> Array:
 @pytest.mark.parametrize(("m", "edge"), EDGES)
 def test_taps_are_transformed_as_rational_numbers_are(m: int, edge: int) -> None:
     taps = np.random.default_rng(0).standard_normal((3, 3, 5)).astype(np.float32)
-    found, rows = transformed(taps, m), TRANSFORMS[m].filter
+    found, rows = transformed(taps, m), FILTERS[m]
     for i, j, column in np.ndindex(edge, edge, taps.shape[2]):
         exact = sum(
             (
@@ -39,7 +39,7 @@ def test_taps_are_transformed_as_rational_numbers_are(m: int, edge: int) -> None
 
 @given(data=st.data())
 def test_a_filter_is_transformed_to_the_same_bits_wherever_it_lies(data: st.DataObject) -> None:
-    m = data.draw(st.sampled_from(list(TRANSFORMS)))
+    m = data.draw(st.sampled_from(list(FILTERS)))
     count = data.draw(st.integers(1, 70))
     taps = np.random.default_rng(count).standard_normal((3, 3, count)).astype(np.float32)
     order = np.array(data.draw(st.permutations(range(count))))
