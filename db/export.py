@@ -114,7 +114,7 @@ class Added:
         known = self.known.total() - self.known["trial"]
         return (
             f"{self.trials} new trials, {self.known['trial']} known already; "
-            f"of targets, kernels, jobs and what they came to {others} new, {known} known already"
+            f"targets, kernels, jobs and results: {others} new, {known} known already"
         )
 
 

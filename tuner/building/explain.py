@@ -9,15 +9,13 @@ not and why, and the one command that would change it.
 
 from __future__ import annotations
 
-import shlex
 import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tunefarm.compiler.runtime.spec.kernel_report import TUNED, KernelReport
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS
 from tunefarm.compiler.with_count import with_count
 from tunefarm.configs.temporary_folders import make_folder
 from tunefarm.db import queries
@@ -61,14 +59,19 @@ class Explanation:
 
 
 @dataclass(frozen=True, slots=True)
-class _Commands:
-    """What would be typed for the model: to check nominees, and to tune."""
+class Commands:
+    """What would be typed for the model: to check nominees, by the target's CPU, and to tune."""
 
-    verify: str
-    tune: str
+    verify: Mapping[str, str] = field(default_factory=dict)
+    tune: str = ""
 
 
-def explain_build(request: BuildRequest, result: BuildResult) -> list[Explanation]:
+NO_COMMANDS = Commands()
+
+
+def explain_build(
+    request: BuildRequest, result: BuildResult, commands: Commands = NO_COMMANDS
+) -> list[Explanation]:
     """An explanation of each distinct kernel of a build, of all its programs, the costliest first.
 
     Raises DatabaseError for a damaged record.
@@ -91,13 +94,12 @@ def explain_build(request: BuildRequest, result: BuildResult) -> list[Explanatio
             )
             own = [report for key, report in reports if key == target.key]
             kernels = _costliest_first(own)
-            commands = _commands(request)
             numerics = settings.compile.numerics
             found += [_explain(applicable, target, numerics, k, commands) for k in kernels]
     return found
 
 
-def explain_model(request: BuildRequest) -> list[Explanation]:
+def explain_model(request: BuildRequest, commands: Commands = NO_COMMANDS) -> list[Explanation]:
     """The same of a build that is made for it, and leaves nothing.
 
     The request's output is of no account. Raises TunefarmError for what cannot be built.
@@ -106,7 +108,7 @@ def explain_model(request: BuildRequest) -> list[Explanation]:
     try:
         output = str(folder / f"{request.name}.tuned")
         asked = replace(request, output=output, listed=False)
-        return explain_build(asked, build(asked))
+        return explain_build(asked, build(asked), commands)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -118,23 +120,12 @@ def _costliest_first(reports: Sequence[BuildReport]) -> list[KernelReport]:
     return list({use.report.key: use.report for use in uses}.values())
 
 
-def _commands(request: BuildRequest) -> _Commands:
-    compile = request.settings.compile
-    options = [request.model, "--db", request.settings.database.url]
-    options += ["--threads", str(compile.threads)] if compile.threads != 1 else []
-    if compile.numerics != DEFAULT_NUMERICS.name:
-        options += ["--precision", compile.numerics]
-    return _Commands(
-        shlex.join(["tune", "verify", *options, "--quick"]), shlex.join(["tune", *options])
-    )
-
-
 def _explain(
     applicable: ApplicableRecords,
     target: Target,
     precision: str,
     kernel: KernelReport,
-    commands: _Commands,
+    commands: Commands,
 ) -> Explanation:
     found = applicable.of(kernel.key)
     claims = (*found.nominees, *found.later, *found.met, *found.unfit)
@@ -145,11 +136,12 @@ def _explain(
         item for store in applicable.stores for item in unapplied_of(store, wanted, kernel.key)
     ]
     left = (*_measured_here(applicable, kernel, found), *_claims_left(found), *others)
-    command = _command(kernel, found, others, commands)
-    return Explanation(kernel.title, kernel.key, _taken(kernel, found), left, command)
+    command = _command(kernel, found, target, commands)
+    taken = _taken(applicable, kernel, found)
+    return Explanation(kernel.title, kernel.key, taken, left, command)
 
 
-def _taken(kernel: KernelReport, found: KernelRecords) -> str:
+def _taken(applicable: ApplicableRecords, kernel: KernelReport, found: KernelRecords) -> str:
     if kernel.schedule_source != TUNED or found.taken is None:
         why = f" ({kernel.note})" if kernel.note else ""
         if found.taken is not None and not found.searched:
@@ -161,8 +153,16 @@ def _taken(kernel: KernelReport, found: KernelRecords) -> str:
         return f"{text}: the default schedule is the fastest"
     if record.ratio is not None and record.low is not None and record.high is not None:
         times = format_times(record.ratio, record.low, record.high)
-        return f"{text}, time relative to schedule {record.reference}: {times}"
+        return f"{text}, time relative to {_reference(applicable, found.taken)}: {times}"
     return text
+
+
+def _reference(applicable: ApplicableRecords, claim: Claim) -> str:
+    """What a record was measured against: the first record of that schedule."""
+    record, stores = claim.record, applicable.stores
+    store = next(store for store in stores if store.name == claim.database)
+    known = queries.trials_of_schedules(store, record.key, [str(record.reference)])
+    return f"record {known[0].number}" if known else f"schedule {record.reference}"
 
 
 def _measured_here(
@@ -192,9 +192,9 @@ def _claims_left(found: KernelRecords) -> Iterator[Unapplied]:
         if found.is_tuned and found.standing != NOMINEE:
             yield _left(claim, BETTER, "what was confirmed here goes before it")
         else:
-            yield _left(claim, NOMINEE, "nobody has met it on this CPU")
+            yield _left(claim, NOMINEE, "not measured on this CPU yet")
     for claim in found.later:
-        yield _left(claim, NOMINEE, "others are met before it, or have the same schedule")
+        yield _left(claim, NOMINEE, "others are measured first, or have the same schedule")
     for claim in found.met:
         yield _left(claim, MET, "its schedule was measured here already")
     for claim in found.unfit:
@@ -211,12 +211,9 @@ def _named(claim: Claim) -> str:
     return f"record {claim.record.number} of compiler version {version}, {claim.came_from}"
 
 
-def _command(
-    kernel: KernelReport, found: KernelRecords, others: Sequence[Unapplied], commands: _Commands
-) -> str:
+def _command(kernel: KernelReport, found: KernelRecords, target: Target, commands: Commands) -> str:
     if found.is_open:
-        return commands.verify
+        return commands.verify.get(target.cpu, "")
     if found.taken is not None and (found.searched or kernel.schedule_source == TUNED):
         return ""
-    advice = next((item.advice for item in others if item.advice), "")
-    return f"{commands.tune} ({advice})" if advice else commands.tune
+    return commands.tune

@@ -228,8 +228,10 @@ def build(
     why: list[Explanation] = []
     if explain:
         from tunefarm.tuner.building.explain import explain_build
+        from tunefarm.tuner.commands.typed_command import next_commands
 
-        why = explain_build(request, result)
+        commands = next_commands(model, settings, config, shapes, db, functions or ())
+        why = explain_build(request, result, commands)
     value = {**result.to_json(), **({"explained": [e.to_json() for e in why]} if explain else {})}
     show(json, value, *build_tables(result.report, result.programs))
     if why and json != "-" and not quiet:

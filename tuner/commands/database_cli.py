@@ -119,8 +119,10 @@ def db_why(
     prepare(settings, config, model, [json])
     from tunefarm.tuner.building.explain import explain_model
     from tunefarm.tuner.building.request import BuildRequest
+    from tunefarm.tuner.commands.typed_command import next_commands
 
-    found = explain_model(BuildRequest(model, "", settings, shapes))
+    commands = next_commands(model, settings, config, shapes, db, functions or ())
+    found = explain_model(BuildRequest(model, "", settings, shapes), commands)
     lines = [line for item in found for line in item.lines]
     show(json, [item.to_json() for item in found], "\n".join(lines))
 

@@ -16,13 +16,11 @@ import typer
 
 from tunefarm.compiler.types.extents import Shapes, fixed_inputs, open_shapes
 from tunefarm.configs.clock import steady_time
-from tunefarm.tuner.records.job_command import JobCommand
+from tunefarm.tuner.records.job_command import JobCommand, without
 
 if TYPE_CHECKING:
     from tunefarm.configs.settings import Settings
-
-if TYPE_CHECKING:
-    from tunefarm.configs.settings import Settings
+    from tunefarm.tuner.building.explain import Commands
 
 _FILES = {
     *("model", "machine", "calibration", "labels"),
@@ -30,6 +28,8 @@ _FILES = {
 }
 _OF_ONE_RUN = {"db", "quiet", "verbose", "version"}
 """What is not kept of a job's command: the database is, as an absolute path."""
+_NOT_OF_VERIFY = ("--machine", "--plan", "--max-memory")
+"""The options of a build that `tune verify` does not take."""
 _STDOUT = "-"
 _DATABASE = "database"  # in the object of a context: of the job that goes on
 
@@ -107,12 +107,54 @@ def next_build(
     functions: Sequence[str] = (),
 ) -> str:
     """`tune build` with the options of a job; a database that was not typed may have a password."""
+    options = _options(settings, config, shapes, typed_db, functions)
+    output = Path(model).with_suffix(".tuned").name
+    return shlex.join(["tune", "build", model, *options, "--output", output])
+
+
+def next_commands(
+    model: str,
+    settings: Settings,
+    config: str | None,
+    shapes: Shapes,
+    typed_db: str | None,
+    functions: Sequence[str] = (),
+) -> Commands:
+    """`tune verify --quick` and `tune` with the options of a build."""
+    from tunefarm.tuner.building.explain import Commands
+    from tunefarm.tuner.from_settings import target_of
+
+    layers = ",".join(settings.database.layers)
+    more = ["--quick", *(["--layers", layers] if config is None and layers else [])]
+    verify = {}
+    for one in _each_target(settings):
+        options = _options(one, config, shapes, typed_db, functions)
+        words = ["tune", "verify", model, *without(options, _NOT_OF_VERIFY), *more]
+        verify[target_of(one).cpu] = shlex.join(words)
+    options = _options(settings, config, shapes, typed_db, functions)
+    return Commands(verify, shlex.join(["tune", model, *options]))
+
+
+def _each_target(settings: Settings) -> list[Settings]:
+    """The settings for each of their targets alone."""
+    compile = settings.compile
+    each = [compile.model_copy(update={"targets": (name,)}) for name in compile.targets]
+    return [settings.model_copy(update={"compile": one}) for one in each or [compile]]
+
+
+def _options(
+    settings: Settings,
+    config: str | None,
+    shapes: Shapes,
+    typed_db: str | None,
+    functions: Sequence[str],
+) -> list[str]:
+    """The options of a build, as commands on the same model take them."""
     from tunefarm.configs.settings import shown_precision
 
-    command = ["tune", "build", model]
+    command: list[str] = []
     if typed_db is not None or "://" not in settings.database.url:
         command += ["--db", typed_db or settings.database.url]  # else a password may be in it
-    command += ["--output", Path(model).with_suffix(".tuned").name]
     if settings.compile.threads != 1:
         command += ["--threads", str(settings.compile.threads)]
     if settings.compile.numerics != "default":
@@ -135,4 +177,4 @@ def next_build(
         command += ["--input", f"{name}={value}"]
     for name, shape in open_shapes(shapes).items():
         command += ["--shape", f"{name}={','.join(map(str, shape))}"]
-    return shlex.join(command)
+    return command

@@ -23,6 +23,7 @@ from tunefarm.tuner.commands.options import (
     ModelOption,
     NumericsOption,
     ShapeOption,
+    TargetsOption,
     ThreadsOption,
     UsageError,
     settings_of,
@@ -92,6 +93,7 @@ def verify(
     numerics: NumericsOption = None,
     deterministic: DeterministicOption = False,
     denormals: DenormalsOption = None,
+    targets: TargetsOption = None,
     config: ConfigOption = None,
     shape: ShapeOption = None,
     input: InputOption = None,
@@ -111,7 +113,7 @@ def verify(
         raise UsageError("--require is about the recorded speed, --quick about single records")
     load_modules(functions or ())
     if against is not None or inputs is not None:
-        database = (db, require, numerics, denormals, config, shape, input)
+        database = (db, require, numerics, denormals, targets, config, shape, input)
         if (
             against is None
             or quick

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +71,7 @@ class JobCommand:
             changed["--minutes"] = f"{minutes:.6g}"
         if trials is not None:
             changed["--trials"] = str(trials)
-        return [*_without(self.arguments, changed), *(x for pair in changed.items() for x in pair)]
+        return [*without(self.arguments, changed), *(x for pair in changed.items() for x in pair)]
 
 
 def ended(job: JobRecord) -> float:
@@ -79,7 +79,7 @@ def ended(job: JobRecord) -> float:
     return job.updated if job.finished is None else max(job.updated, job.finished)
 
 
-def _without(arguments: Sequence[str], options: Mapping[str, str]) -> list[str]:
+def without(arguments: Sequence[str], options: Collection[str]) -> list[str]:
     """The arguments but these options, which have a value each."""
     kept: list[str] = []
     skip = False

@@ -22,6 +22,7 @@ from tunefarm.compiler.kernels.serialize import kernel_to_json
 from tunefarm.compiler.runtime.execution.executable import load
 from tunefarm.compiler.schedule.spaces import schedule_space
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.with_count import with_count
 from tunefarm.configs.settings import Settings, names_database
 from tunefarm.configs.temporary_folders import make_folder
 from tunefarm.db.records import (
@@ -206,7 +207,8 @@ class _Check:
         if not pairs:
             return []
         count = sum(len(pair.claims) for pair in pairs)
-        notify(f"{count} nominees of {len(pairs)} kernels meet the default schedules")
+        kernels = with_count(len(pairs), "kernel")
+        notify(f"measuring {with_count(count, 'nominee')} of {kernels} against default schedules")
         met: list[Met] = []
         with self._make_runner(self._settings, self._target) as runner:
             waiting = list(pairs)

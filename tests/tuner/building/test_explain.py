@@ -12,7 +12,7 @@ from onnx import helper
 
 from tests.compiler.frontend.onnx_models import model, tensor
 from tests.tuner.fleet import ELSEWHERE, HERE, Fleet
-from tunefarm.tuner.building.explain import Explanation, explain_build, explain_model
+from tunefarm.tuner.building.explain import Commands, Explanation, explain_build, explain_model
 from tunefarm.tuner.commands.cli import app
 from tunefarm.tuner.commands.command_line import run_command
 
@@ -24,7 +24,8 @@ def fleet(tmp_path: Path) -> Fleet:
 
 def explained(fleet: Fleet, workload: str, **options: Any) -> Explanation:
     request = fleet.request(**options)
-    found = {item.key: item for item in explain_model(request)}
+    commands = Commands({fleet.target.cpu: "tune verify m --quick"}, "tune m")
+    found = {item.key: item for item in explain_model(request, commands)}
     return found[workload]
 
 
@@ -58,7 +59,8 @@ def test_keys_that_differ_are_named_with_what_to_type(fleet: Fleet) -> None:
     item = explained(fleet, workload)
     assert item.taken == "default schedule"
     assert set(reasons(item)) == {"threads", "precision"}
-    assert "build with --" in item.command and item.command.startswith("tune ")
+    assert all("build with --" in left.advice for left in item.left)
+    assert item.command == "tune m"
 
 
 def test_nominees_name_the_check_and_what_was_met_is_said_to_be(fleet: Fleet) -> None:
@@ -67,7 +69,7 @@ def test_nominees_name_the_check_and_what_was_met_is_said_to_be(fleet: Fleet) ->
         fleet.tune(store, ELSEWHERE, workloads=[workload])
     item = explained(fleet, workload)
     assert reasons(item) == {"nominee": len(fleet.schedules[workload].candidates)}
-    assert item.command.endswith("--quick")
+    assert item.command == "tune verify m --quick"
     assert f"measured on {ELSEWHERE}, the best of" in str(item.left[0])
     accepted = explained(fleet, workload, accept_nominees=True)
     assert "nominee" in accepted.taken and accepted.left == ()
@@ -82,7 +84,18 @@ def test_a_kernel_of_which_only_the_default_was_tried_says_so(fleet: Fleet) -> N
         store.add(fleet.trials(workload, numbers=[0]))
     item = explained(fleet, workload)
     assert item.taken == "default schedule (record 1: nothing else was tried)"
-    assert item.command.startswith("tune ")
+    assert item.command == "tune m"
+
+
+def test_a_record_names_the_one_that_it_was_measured_against(fleet: Fleet) -> None:
+    workload = fleet.searchable[0]
+    first, fast = (replace(t, latency=1e-5) for t in fleet.trials(workload, numbers=[0, 1]))
+    pair: dict[str, Any] = {"reference": first.schedule_hash, "reference_samples": (1e-5,)}
+    pair |= {"ratio": 0.5, "low": 0.49, "high": 0.51}
+    with fleet.store() as store:
+        store.add([first, replace(fast, latency=5e-6, samples=(5e-6,), **pair)])
+    taken = explained(fleet, workload).taken
+    assert taken.endswith("time relative to record 1: 0.500 (0.490 to 0.510)")
 
 
 def test_a_kernel_whose_candidates_are_one_schedule_is_tuned(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tunefarm.configs.settings import load_settings
 from tunefarm.tuner.commands.options import parsed_tune, tune_options
-from tunefarm.tuner.commands.typed_command import next_build, typed_command
+from tunefarm.tuner.commands.typed_command import next_build, next_commands, typed_command
 from tunefarm.tuner.records.job_command import JobCommand
 
 
@@ -99,3 +99,25 @@ def test_what_decides_about_code_is_typed_again() -> None:
     assert values_of("--plan", typed) == ["rules"]
     assert values_of("--denormals", typed) == ["keep"]
     assert values_of("--shape", typed) == ["x=3,4"]
+
+
+def test_what_would_change_a_build_is_typed_with_its_options() -> None:
+    more = {"compile.targets": ["x86-64-v3", "x86-64-v4"], "compile.threads": 2}
+    more |= {"database.layers": ["team.db", "a b.db"], "search.plan": "rules"}
+    settings = load_settings(None, more, environment={})
+    found = next_commands("my model.onnx", settings, None, {"h": ("1..8",)}, "log.db", ["f.py"])
+    told = "--threads 2 --targets {} {}--functions f.py --shape h=1..8"
+    tune = f"tune 'my model.onnx' --db log.db {told.format('x86-64-v3,x86-64-v4', '--plan rules ')}"
+    assert found.tune == tune
+    assert found.verify == {
+        name: f"tune verify 'my model.onnx' --db log.db {told.format(name, '')} --quick "
+        "--layers 'team.db,a b.db'"
+        for name in ("x86-64-v3", "x86-64-v4")
+    }
+
+
+def test_a_server_that_was_not_typed_is_not_printed() -> None:
+    values = {"database.url": "postgresql://me:sesame@host/db"}
+    settings = load_settings(None, values, environment={})
+    found = next_commands("m.onnx", settings, None, {}, None)
+    assert "sesame" not in found.tune + "".join(found.verify.values())

@@ -169,7 +169,7 @@ def test_commands_pack_add_and_roll_back(
     assert "signatures were not verified" in printed.err
     assert run_command(app, ["db", "why", "tiny.onnx", "--db", "mine.db"]) == 0
     printed = capsys.readouterr()
-    assert printed.out.count("nobody has met it on this CPU") == 4
+    assert printed.out.count("not measured on this CPU yet") == 4
     assert "next: tune verify tiny.onnx --db mine.db --quick" in printed.out
     assert run_command(app, ["db", "rollback", "--db", "mine.db"]) == 0
     assert "the pack of tiny.pack is undone" in capsys.readouterr().out
