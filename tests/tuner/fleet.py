@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -58,6 +58,11 @@ def trial_of(
     schedule = space.schedule(candidate).to_json()
     record = TrialRecord(key, "r", candidate.sketch, choices, schedule, "ok", latency=latency)
     return replace(record, **changes)
+
+
+def other_table(target: Target) -> Target:
+    """The same target with another table: half of the cache and more cores, no part of its key."""
+    return replace(target, l2_bytes=target.l2_bytes // 2, cores=64)
 
 
 HERE, ELSEWHERE = cpu_name(), "Another CPU 9000"
@@ -201,17 +206,21 @@ class Fleet:
         result = build(request)
         return Path(request.output).read_bytes(), result
 
-    def runner(self, cpu: str, noise: float = 0.01) -> ReplayRunner:
-        """What measures on that CPU every schedule that this fleet knows."""
+    def runner(self, cpu: str, noise: float = 0.01, others: Sequence[Fleet] = ()) -> ReplayRunner:
+        """What measures on that CPU every schedule that this fleet knows, and those of others."""
         draw, recorded = random.Random(1), dict[RecordKey, MeasureResult]()
-        for workload, found in self.schedules.items():
-            for number in range(len(found.candidates)):
-                schedule = found.json(number)
+        for fleet in (self, *others):
+            for workload, schedule in fleet.known():
                 cost = self.cost(workload, schedule, cpu)
                 samples = tuple(cost * draw.lognormvariate(0.0, noise) for _ in range(ROUNDS))
                 result = MeasureResult("", Status.OK, samples, machine={"cpu": HERE, "cores": 2})
                 recorded[record_key(workload, schedule)] = result
         return ReplayRunner(recorded)
+
+    def known(self) -> Iterator[tuple[str, list[Any]]]:
+        """Every schedule with its workload."""
+        for workload, found in self.schedules.items():
+            yield from ((workload, found.json(n)) for n in range(len(found.candidates)))
 
     def time(self, store: Store, result: BuildResult, cpu: str = HERE) -> float:
         """The time of a built model over the untuned one's, by the costs on a CPU."""

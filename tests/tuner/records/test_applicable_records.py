@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.targets import target_named
-from tests.tuner.fleet import ELSEWHERE, HERE, Fleet, faster
+from tests.tuner.fleet import ELSEWHERE, HERE, Fleet, faster, other_table
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.db.additions import roll_back
 from tunefarm.db.export import merge_records
@@ -62,15 +62,14 @@ def test_records_of_another_cpu_of_the_target_are_nominees(fleet: Fleet) -> None
 
 def test_a_night_on_another_cpu_of_the_target_never_makes_a_build_slower(fleet: Fleet) -> None:
     """Two tables of one target: caches are no part of its key, so that its records are found."""
-    other = replace(fleet.target, l2_bytes=fleet.target.l2_bytes // 2, cores=64)
-    assert other.key == fleet.target.key
-    far = Fleet(fleet.path, other)
+    far = Fleet(fleet.path, other_table(fleet.target))
+    assert far.target.key == fleet.target.key
     with far.store() as store:
         far.tune(store, ELSEWHERE)
     _, result = fleet.build()
     with fleet.store() as store:
         assert fleet.time(store, result) == 1.0
-    make = {"make_runner": lambda *_: fleet.runner(HERE), "compare": faster}
+    make = {"make_runner": lambda *_: fleet.runner(HERE, others=[far]), "compare": faster}
     verify_quick(fleet.request(), lambda _: None, **make)  # type: ignore[arg-type]
     _, result = fleet.build()
     with fleet.store() as store:

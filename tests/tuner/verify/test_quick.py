@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tuner.fleet import ELSEWHERE, HERE, Fleet, faster, slower
+from tests.tuner.fleet import ELSEWHERE, HERE, Fleet, faster, other_table, slower
 from tunefarm.compiler.frontend.zoo.models import build_model, model_names
 from tunefarm.configs.errors import DatabaseError
 from tunefarm.db import queries
@@ -138,11 +138,16 @@ def test_a_kernel_without_nominees_is_not_measured(fleet: Fleet) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", model_names())
 def test_no_network_loses_by_records_of_another_cpu(name: str, tmp_path: Path) -> None:
-    fleet = Fleet(tmp_path, model=build_model(name))
+    """Tuned on another CPU of the target, with another table: its costs differ, and its spaces."""
+    model = build_model(name)
+    fleet = Fleet(tmp_path, model=model)
+    night = Fleet(tmp_path, other_table(fleet.target), model)
+    assert night.target.key == fleet.target.key
     with fleet.store() as store:
-        fleet.tune(store, ELSEWHERE)
+        night.tune(store, ELSEWHERE)
     _, unchecked = fleet.build()
-    check(fleet)
+    found = check(fleet, runner=fleet.runner(HERE, others=[night]))
+    assert found.met and not found.open
     _, checked = fleet.build()
     with fleet.store() as store:
         assert fleet.time(store, unchecked, HERE) == 1.0
