@@ -82,7 +82,8 @@ def report(folder: Path, name: str, targets: Sequence[str], seconds: float, thre
     single = {target: built(folder, model, [target], threads) for target in targets}
     largest = max(path.stat().st_size for path in single.values())
     share = fleet.stat().st_size / largest
-    print(f"{name}: {fleet.stat().st_size / 1e6:.1f} MB, {share:.2f} of the largest single one")
+    megabytes = fleet.stat().st_size / 1e6
+    print(f"{name}: {megabytes:.1f} MB, {share:.2f} of the largest single one", flush=True)
     good = share <= LARGEST
     for cpu in variants(fleet) if seconds else ():
         found = speed(fleet, cpu, single[cpu], seconds)

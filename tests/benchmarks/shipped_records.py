@@ -43,15 +43,19 @@ from tunefarm.db import model_queries, queries
 from tunefarm.db.export import add_records
 from tunefarm.db.records import Record, TaskKey
 from tunefarm.db.store import Store
+from tunefarm.measure.compare import Comparison
 from tunefarm.tuner.building.flow import build
 from tunefarm.tuner.building.request import SHIPPED, BuildRequest
-from tunefarm.tuner.confirm.latency import COMPARISON, compare_models
+from tunefarm.tuner.confirm.latency import COMPARISON, meetings_of
+from tunefarm.tuner.confirm.verdict import compare
 from tunefarm.tuner.verify.quick import verify_quick
 from tunefarm.tuner.verify.show import check_lines
 
 MODELS = ("resnet18", "resnet50", "mobilenet_v2", "yolov8n", "encoder", "vit_tiny")
 """A network of each family whose kernels others share."""
 THREADS = (1, 2)
+PRECISE = 0.0015
+"""Standard error of `gain`: shares of a gain of some per cent are asked for."""
 
 
 def model_in(folder: Path, name: str) -> str:
@@ -151,14 +155,21 @@ def gain(name: str, database: Path, threads: int, minutes: float) -> None:
         paths[way] = str(folder / f"{name}.{way}.tuned")
         untuned = url is None
         build(BuildRequest(model_in(folder, name), paths[way], settings, {}, untuned=untuned))
+    options = replace(COMPARISON, max_seconds=60.0 * minutes, precise=PRECISE)
+    meetings = meetings_of([load(path) for path in paths.values()], options)
     ratios = {}
-    for way in ("shipped", "own"):
-        options = replace(COMPARISON, max_seconds=60.0 * minutes)
-        found = compare_models(load(paths["untuned"]), load(paths[way]), None, options)
-        ratios[way] = found.ratio
-        print(f"{name}, {way}: {found.ratio:.3f} ({found.low:.3f} to {found.high:.3f}) of untuned")
+    for number, way in enumerate(paths):
+        if number:
+            found = compare(meetings, number, 0)
+            ratios[way] = found.ratio
+            print(f"{name}, {way}: {_times(found)} of untuned")
+    print(f"{name}, shipped: {_times(compare(meetings, 1, 2))} of own")
     own, other = -math.log(ratios["own"]), -math.log(ratios["shipped"])
     print(f"{name}: share of the gain {other / own:.2f}" if own > 0 else f"{name}: no gain")
+
+
+def _times(found: Comparison) -> str:
+    return f"{found.ratio:.3f} ({found.low:.3f} to {found.high:.3f})"
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -176,7 +187,7 @@ def main(arguments: Sequence[str]) -> None:
     compared.add_argument("model")
     compared.add_argument("database", type=Path)
     compared.add_argument("--threads", type=int, default=1)
-    compared.add_argument("--minutes", type=float, default=1.0)
+    compared.add_argument("--minutes", type=float, default=5.0)
     options = parser.parse_args(arguments)
     if options.command == "make":
         make(options.folder, options.models, options.targets, options.threads, options.minutes)
