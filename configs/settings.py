@@ -269,6 +269,8 @@ class CacheTable(_Section):
     """Bytes a cycle that are written in one long stream."""
     latency: Cycles
     """Cycles from an address to its value."""
+    stride: Annotated[int, Field(ge=16, le=1 << 20)] | None = None
+    """Bytes that a loop may step through in a turn and still be read ahead of; None: any."""
 
     @property
     def round_trip(self) -> float:
@@ -342,7 +344,7 @@ class Machine(_Section):
     @property
     def digest(self) -> str:
         """16 hex characters that tell tables apart; the source does not count."""
-        numbers = self.model_dump(mode="json", exclude={"source"})
+        numbers = self.model_dump(mode="json", exclude={"source"}, exclude_none=True)
         return hashlib.sha256(json.dumps(numbers, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -363,7 +365,7 @@ class MachineFile(_Section):
             "",
             "[machine]",
         ]
-        for name, value in self.machine.model_dump(mode="json").items():
+        for name, value in self.machine.model_dump(mode="json", exclude_none=True).items():
             if isinstance(value, dict):
                 numbers = ", ".join(f"{key} = {number}" for key, number in value.items())
                 lines.append(f"{name} = {{ {numbers} }}")

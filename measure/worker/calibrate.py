@@ -127,10 +127,11 @@ class _Bench:
         loop = loops.chase_loop()
         return self.cycles(self.call(loop, 0, data)) / loop.steps
 
-    def _cache(self, size: int, known: CacheTable) -> dict[str, float]:
+    def _cache(self, size: int, known: CacheTable) -> dict[str, float | None]:
         return {
             "line_bytes": known.line_bytes,
             "ways": known.ways,
+            "stride": known.stride,
             "read": _rounded(self._bytes(loops.read_loop(self.target), size)),
             "write": _rounded(self._bytes(loops.write_loop(self.target), size)),
             "latency": _rounded(self._latency(size, known.line_bytes)),

@@ -132,6 +132,14 @@ class Recurrent:
         return gates * self.extents[-1] ** 2 * self.weight_dtype.bytes
 
     @property
+    def stride(self) -> float:
+        """Bytes of weights that a turn of a sum's loop may read: few from the second-level cache,
+        so that they are read ahead."""
+        target = self.facts.target
+        far = L1_SHARE * target.l1_bytes < self.weight_bytes <= target.l2_bytes
+        return (far and target.machine.l2.stride) or math.inf
+
+    @property
     def turns_bits(self) -> bool:
         """Products are of signed bytes, which this target turns by their sign to multiply them."""
         factors = narrow_factors(self.phases[-1].product.body)
@@ -211,6 +219,18 @@ def recurrent_tiles(context: Recurrent) -> tuple[tuple[int, int], ...]:
     return tuple(tiles) or ((1, 1),)
 
 
+def _step_bytes(context: Recurrent, tile: Pair) -> int:
+    """Of the weights that a tile reads for one step of its sums."""
+    lanes, terms = context.facts.lanes, context.phases[-1].terms
+    return tile[1] * context.gates * lanes * context.weight_dtype.bytes * terms
+
+
+def preferred_unroll(context: Recurrent, tile: Pair) -> int:
+    """Steps of a sum in a turn of its loop."""
+    few = (unroll for unroll in (4, 2) if unroll * _step_bytes(context, tile) <= context.stride)
+    return min(next(few, 1), 2 if context.phases[-1].terms > 1 else 4)
+
+
 def row_blocks(context: Recurrent) -> tuple[int, ...]:
     """Numbers of rows that share the batch evenly, and whose states fit the stack."""
     batch = context.extents[2]
@@ -275,6 +295,7 @@ def preferred_tile(context: Recurrent, block: int, tiles: tuple[Pair, ...]) -> P
     """
     widened = context.widens and context.facts.kernel.limited_at(BATCH_POSITION)
     counts = range(1 if widened else block, block + 1)
+    tiles = tuple(tile for tile in tiles if _step_bytes(context, tile) <= context.stride) or tiles
 
     def cycles(tile: Pair) -> float:
         return sum(_cycles(context, count, tile, widened) / count for count in counts)
@@ -330,7 +351,7 @@ def recurrent_sketches(kernel: FusedKernel, target: Target, threads: int) -> lis
     choices: list[tuple[Choice, ChoiceValue]] = [
         (Choice("batch", blocks), block),
         (Choice("product", tiles), tile),
-        (Choice("unroll", UNROLLS), 2 if context.phases[-1].terms > 1 else 4),
+        (Choice("unroll", UNROLLS), preferred_unroll(context, tile)),
     ]
     chunks = chunk_choices(kernel, threads)
     if chunks:

@@ -17,7 +17,7 @@ from tunefarm.compiler.types.tensor_type import Attribute
 AVX512 = target_named("x86-64-v4")
 
 
-def with_numbers(section: str, **numbers: float) -> Target:
+def with_numbers(section: str, **numbers: float | None) -> Target:
     """The target with a table that differs from the shipped one in these numbers of a section."""
     shipped = AVX512.machine
     changed: Any = getattr(shipped, section).model_copy(update=numbers)
@@ -65,6 +65,20 @@ def test_of_slow_caches_fewer_vectors_are_streamed_for_more_columns() -> None:
 
     assert tile("l2", 6.0) == (13, 1) and tile("l2", 48.0) == (13, 2)
     assert tile("l1", 16.0) == (6, 4), "fewest loads a product"
+
+
+def test_recurrences_read_as_few_weights_a_turn_as_come_ahead_from_the_second_cache() -> None:
+    def tile(units: int, stride: int | None) -> tuple[Any, ...]:
+        zeros, shapes = (0.0,) * 3, [f32(1, 5, 1, 4, units), f32(1, units, 4, units)]
+        functions: dict[str, Attribute] = {"activations": ("tanh",) * 3, "alphas": zeros}
+        functions |= {"kind": "LSTM", "betas": zeros}
+        kernel = kernel_of(shapes, [("recurrence", ["x0", "x1"], functions)], ["x1"])
+        sketch = first(kernel, target=with_numbers("l2", stride=stride))
+        return tuple(choices_of(sketch)[name] for name in ("product", "unroll"))
+
+    assert tile(128, 512) == ((1, 2), 1) and tile(128, None) == ((1, 4), 4)
+    for units in (32, 512):  # nearer, and beyond
+        assert tile(units, 512) == tile(units, None)
 
 
 def test_loops_keep_in_the_second_cache_what_comes_slowly_from_beyond() -> None:

@@ -138,5 +138,5 @@ def test_a_machine_is_measured_as_a_table_of_two_digits(monkeypatch: pytest.Monk
     assert machine.source.startswith("measured on ")
     assert machine.l1.line_bytes == host_target().machine.l1.line_bytes
     for section in machine.model_dump(exclude={"source"}).values():
-        for number in section.values():
+        for number in (value for name, value in section.items() if name != "stride"):
             assert number > 0 and number == float(f"{number:.2g}")
