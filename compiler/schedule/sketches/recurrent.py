@@ -55,6 +55,7 @@ SHARED_WORK = 2**20  # multiply-adds of a thread below which a second one costs 
 # Cycles, as they were measured:
 SIGNED_SHARE = 1.25  # cycles of a product of signed bytes that no instruction sums: 5 of 4 a cycle
 L1_SHARE = 0.75  # of the first-level cache, that weights stay in
+L2_SHARE = 0.75  # likewise of the second: read from beyond, they wait for few rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +251,7 @@ def preferred_block(context: Recurrent, blocks: tuple[int, ...], tiles: tuple[Pa
     parts = -(-facts.threads // directions)
     share = -(-batch // parts)
     gates = sum(phase.gates for phase in context.phases)
-    enough = 2 if context.weight_bytes <= facts.target.l2_bytes else 4
+    enough = 2 * min(4, math.ceil(context.weight_bytes / (L2_SHARE * facts.target.l2_bytes)))
     if share < enough or share * steps * gates * units**2 < SHARED_WORK:
         share = batch
     elif directions == 1 and facts.kernel.limited_at(BATCH_POSITION):
@@ -312,12 +313,12 @@ def _cycles(context: Recurrent, block: int, tile: Pair, widened: bool = False) -
     vector, terms = facts.lanes * context.weight_dtype.bytes, context.phases[-1].terms
     turns_bits = context.turns_bits
 
-    def product(height: int, width: int) -> float:
+    def product(height: int, width: int, again: bool) -> float:
         if not height or not width:
             return 0.0
         columns = width * context.gates
-        again = context.weight_bytes if block <= rows else units * columns * vector
-        if again <= L1_SHARE * facts.target.l1_bytes:
+        of_tile = units * columns * vector
+        if (of_tile if again else context.weight_bytes) <= L1_SHARE * facts.target.l1_bytes:
             read = columns / loads_a_cycle(facts.target)
         else:
             read = columns * vector * terms / machine.l2.read
@@ -330,10 +331,12 @@ def _cycles(context: Recurrent, block: int, tile: Pair, widened: bool = False) -
     whole, rest = divmod(context.most, vectors)
     if context.whole and rest:
         whole, rest = whole + 1, 0
+    tall, left = divmod(block, rows)
     total = 0.0
     for number, width in ((whole, vectors), (1, rest)):
-        tall = block // rows * product(rows, width) + REST * product(block % rows, width)
-        total += number * tall
+        first = product(rows, width, False) if tall else 0.0
+        others = (tall - 1) * product(rows, width, True) if tall else 0.0
+        total += number * (first + others + REST * product(left, width, tall > 0))
     return total
 
 

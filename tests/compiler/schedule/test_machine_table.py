@@ -67,18 +67,35 @@ def test_of_slow_caches_fewer_vectors_are_streamed_for_more_columns() -> None:
     assert tile("l1", 16.0) == (6, 4), "fewest loads a product"
 
 
+def recurrence(units: int, rows: int = 1) -> FusedKernel:
+    """An LSTM's steps."""
+    zeros, types = (0.0,) * 3, [f32(1, 40, rows, 4, units), f32(1, units, 4, units)]
+    functions: dict[str, Attribute] = {"activations": ("tanh",) * 3, "alphas": zeros}
+    functions |= {"kind": "LSTM", "betas": zeros}
+    return kernel_of(types, [("recurrence", ["x0", "x1"], functions)], ["x1"])
+
+
 def test_recurrences_read_as_few_weights_a_turn_as_come_ahead_from_the_second_cache() -> None:
     def tile(units: int, stride: int | None) -> tuple[Any, ...]:
-        zeros, shapes = (0.0,) * 3, [f32(1, 5, 1, 4, units), f32(1, units, 4, units)]
-        functions: dict[str, Attribute] = {"activations": ("tanh",) * 3, "alphas": zeros}
-        functions |= {"kind": "LSTM", "betas": zeros}
-        kernel = kernel_of(shapes, [("recurrence", ["x0", "x1"], functions)], ["x1"])
-        sketch = first(kernel, target=with_numbers("l2", stride=stride))
+        sketch = first(recurrence(units), target=with_numbers("l2", stride=stride))
         return tuple(choices_of(sketch)[name] for name in ("product", "unroll"))
 
     assert tile(128, 512) == ((1, 2), 1) and tile(128, None) == ((1, 4), 4)
     for units in (32, 512):  # nearer, and beyond
         assert tile(units, 512) == tile(units, None)
+
+
+def test_rows_of_a_recurrence_share_what_comes_from_the_second_cache() -> None:
+    target = with_numbers("l2", stride=512)
+    assert choices_of(first(recurrence(64, 2), target=target))["product"] == (2, 2)
+
+
+def test_threads_share_units_of_a_recurrence_whose_weights_each_of_them_would_read() -> None:
+    def shared(units: int, rows: int) -> str:
+        return str(choices_of(first(recurrence(units, rows), 2))["shared"])
+
+    assert shared(128, 4) == shared(256, 8) == "rows"
+    assert shared(256, 4) == shared(512, 8) == "units"
 
 
 def test_loops_keep_in_the_second_cache_what_comes_slowly_from_beyond() -> None:
