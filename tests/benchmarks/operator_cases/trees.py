@@ -1,4 +1,7 @@
-"""Ensembles of trees, grown by leaves as LightGBM does, or level by level as XGBoost does."""
+"""Ensembles of trees, grown by leaves as LightGBM does, or level by level as XGBoost does.
+
+Those of CatBoost have the same test in all nodes of a level.
+"""
 
 from __future__ import annotations
 
@@ -9,29 +12,30 @@ import numpy as np
 from tests.benchmarks.operator_cases.case import CaseBuilder, OperatorCase
 
 _FEATURES = 30
-# trees, leaves, grown by leaves
-_ENSEMBLES: tuple[tuple[int, int, bool], ...] = (
-    (200, 31, True),
-    (200, 63, True),
-    (200, 8, False),
-    (200, 64, False),
+# trees, leaves, how they grow
+_ENSEMBLES = (
+    (200, 31, "by leaves"),
+    (200, 63, "by leaves"),
+    (200, 8, "by depth"),
+    (200, 64, "by depth"),
+    (200, 64, "symmetric"),
 )
 
 
 def cases() -> Iterator[OperatorCase]:
     """All cases of the file."""
-    for trees, leaves, by_leaves in _ENSEMBLES:
-        for rows in (1, 1000):
-            growth = "by leaves" if by_leaves else "by depth"
+    for trees, leaves, growth in _ENSEMBLES:
+        for rows in (1, 7, 1000):
             name = f"{trees} trees of {leaves} leaves {growth}: {rows}x{_FEATURES}"
-            yield OperatorCase("trees", name, _Ensemble(trees, leaves, by_leaves, rows))
+            yield OperatorCase("trees", name, _Ensemble(trees, leaves, growth, rows))
 
 
 class _Ensemble:
     """A sum of trees whose leaves are split at random, or the shallowest first."""
 
-    def __init__(self, trees: int, leaves: int, by_leaves: bool, rows: int) -> None:
-        self.trees, self.leaves, self.by_leaves, self.rows = trees, leaves, by_leaves, rows
+    def __init__(self, trees: int, leaves: int, growth: str, rows: int) -> None:
+        self.trees, self.leaves, self.rows = trees, leaves, rows
+        self.by_leaves, self.is_symmetric = growth == "by leaves", growth == "symmetric"
 
     def __call__(self, net: CaseBuilder) -> str:
         random = np.random.default_rng(self.leaves)
@@ -39,11 +43,14 @@ class _Ensemble:
         votes: list[tuple[int, int, int, float]] = []
         for tree in range(self.trees):
             children, ends = self._grown(random)
+            tests: dict[int, tuple[int, float]] = {}
             for node in range(2 * self.leaves - 1):
                 inner = node in children
-                feature = int(random.integers(_FEATURES))
                 # what most rows pass, as where growing by leaves goes on
-                threshold = float(random.normal(0.8 if self.by_leaves else 0.0, 0.6))
+                center = 0.8 if self.by_leaves else 0.0
+                test = int(random.integers(_FEATURES)), float(random.normal(center, 0.6))
+                level = (node + 1).bit_length() if self.is_symmetric else node
+                feature, threshold = tests.setdefault(level, test)
                 mode = "BRANCH_LEQ" if inner else "LEAF"
                 sides = children.get(node, (0, 0))
                 nodes.append((tree, node, feature, threshold, mode, *sides))

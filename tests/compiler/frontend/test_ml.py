@@ -259,6 +259,40 @@ def test_nodes_of_unbalanced_trees_are_asked_at_once(rows: int, by_rows: bool) -
     assert complete_attributes(trees[0]).flag("by_rows") == by_rows
 
 
+@pytest.mark.parametrize("rows", [1, 37])
+def test_nodes_that_test_the_same_are_asked_once(rows: int) -> None:
+    """Trees of CatBoost have one test a level, and 64 leaves: two pieces of 5 and 1 more tests."""
+    forest, data = _symmetric(12, 6), _data()[:rows]
+    data[::3, ::2] = np.nan
+    model = _model("TreeEnsembleRegressor", {"x": data}, 1, 3, n_targets=1, **forest)
+    graph = import_model_proto(model)
+    (asked,) = (node for node in graph.nodes if node.operator == "tree_leaves")
+    assert sorted(graph.types[asked.inputs[1]].shape) == [6, 24]
+    _check("TreeEnsembleRegressor", {"x": data}, n_targets=1, evaluate=_compiled, **forest)
+
+
+def _symmetric(trees: int, depth: int) -> dict[str, Any]:
+    """Full trees, all nodes of whose levels test the same."""
+    rng = np.random.default_rng(0)
+    nodes: list[tuple[Any, ...]] = []
+    votes: list[tuple[Any, ...]] = []
+    for tree in range(trees):
+        tests = [(int(rng.integers(WIDTH)), float(rng.standard_normal())) for _ in range(depth)]
+        for node in range(2 ** (depth + 1) - 1):
+            level = (node + 1).bit_length() - 1
+            is_leaf = level == depth
+            test = (0, 0.0, "LEAF", 0, 0) if is_leaf else (*tests[level], "BRANCH_GT")
+            children = () if is_leaf else (2 * node + 1, 2 * node + 2)
+            nodes.append((tree, node, *test, *children, level % 2))
+            votes += [(tree, node, 0, float(rng.standard_normal()))] if is_leaf else []
+    names = "treeids nodeids featureids values modes truenodeids falsenodeids"
+    names += " missing_value_tracks_true"
+    columns = zip(names.split(), zip(*nodes, strict=True), strict=True)
+    found = {f"nodes_{name}": list(values) for name, values in columns}
+    votes_by = zip("treeids nodeids ids weights".split(), zip(*votes, strict=True), strict=True)
+    return found | {f"target_{name}": list(values) for name, values in votes_by}
+
+
 def test_tree_with_several_ways_to_a_node_is_walked() -> None:
     forest = _by_leaves(4, 9, 1, 0)
     ends = forest["nodes_falsenodeids"]
