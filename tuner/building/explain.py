@@ -36,10 +36,13 @@ were met, that do not fit the kernel any more, and that something confirmed goes
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What a kernel runs and why, the records that were left, and what to type ("" if nothing)."""
+    """What a kernel runs and why, the records that were left, and what to type ("" if nothing).
+
+    `target` is the CPU that it runs on, where the build is for several."""
 
     kernel: str
     key: str
+    target: str
     taken: str
     left: tuple[Unapplied, ...]
     command: str
@@ -47,14 +50,16 @@ class Explanation:
     @property
     def lines(self) -> list[str]:
         """For people."""
-        lines = [f"{self.kernel} {self.key[:KEY_CHARACTERS]}: {self.taken}"]
+        where = f" for {self.target}" if self.target else ""
+        lines = [f"{self.kernel} {self.key[:KEY_CHARACTERS]}{where}: {self.taken}"]
         lines += [f"  left: {item}" for item in self.left]
         return [*lines, f"  next: {self.command}"] if self.command else lines
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
         left = [item.to_json() for item in self.left]
-        named = {"kernel": self.kernel, "key": self.key, "taken": self.taken}
+        target = {"target": self.target} if self.target else {}
+        named = {"kernel": self.kernel, "key": self.key, **target, "taken": self.taken}
         return {**named, "left": left, "command": self.command}
 
 
@@ -82,7 +87,8 @@ def explain_build(
     found: list[Explanation] = []
     with open_records(request.databases) as store:
         assert store is not None
-        for target in targets_of(settings):
+        targets = targets_of(settings)
+        for target in targets:
             applicable = ApplicableRecords(
                 store,
                 target,
@@ -95,7 +101,8 @@ def explain_build(
             own = [report for key, report in reports if key == target.key]
             kernels = _costliest_first(own)
             numerics = settings.compile.numerics
-            found += [_explain(applicable, target, numerics, k, commands) for k in kernels]
+            items = [_explain(applicable, target, numerics, k, commands) for k in kernels]
+            found += [replace(one, target=target.cpu) for one in items] if targets[1:] else items
     return found
 
 
@@ -138,7 +145,9 @@ def _explain(
     left = (*_measured_here(applicable, kernel, found), *_claims_left(found), *others)
     command = _command(kernel, found, target, commands)
     taken = _taken(applicable, kernel, found)
-    return Explanation(kernel.title, kernel.key, taken, left, command)
+    if found.taken is None and not left:
+        taken += " (no record of this kernel)"
+    return Explanation(kernel.title, kernel.key, "", taken, left, command)
 
 
 def _taken(applicable: ApplicableRecords, kernel: KernelReport, found: KernelRecords) -> str:

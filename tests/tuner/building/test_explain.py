@@ -98,6 +98,18 @@ def test_a_record_names_the_one_that_it_was_measured_against(fleet: Fleet) -> No
     assert taken.endswith("time relative to record 1: 0.500 (0.490 to 0.510)")
 
 
+def test_a_kernel_without_a_record_says_so_for_each_target(fleet: Fleet) -> None:
+    workload = fleet.searchable[0]
+    fleet.store().close()
+    assert explained(fleet, workload).taken == "default schedule (no record of this kernel)"
+    targets = ["x86-64-v3", "x86-64-v4"]
+    found = explain_model(fleet.request(settings={"compile.targets": targets}))
+    assert [item.target for item in found].count("x86-64-v3") == len(found) // 2
+    assert {f"{item.kernel} {item.key[:8]} for {item.target}:" for item in found} == {
+        item.lines[0].split(" default")[0] for item in found
+    }
+
+
 def test_a_kernel_whose_candidates_are_one_schedule_is_tuned(tmp_path: Path) -> None:
     node = helper.make_node("Softmax", ["x"], ["y"])
     fleet = Fleet(tmp_path, model=model([node], [tensor("x", (1, 3))]))
