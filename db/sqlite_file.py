@@ -479,15 +479,3 @@ def _sqlite(connection: PoolProxiedConnection) -> sqlite3.Connection:
     driver = connection.driver_connection
     assert isinstance(driver, sqlite3.Connection)
     return driver
-
-
-class ScratchConnection(sqlite3.Connection):
-    """A connection that leaves it to the machine when its writes reach the disk.
-
-    For files that nobody needs before they are whole: a power cut may damage them.
-    """
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.execute("PRAGMA synchronous = OFF")
-        self.execute("PRAGMA journal_mode = MEMORY")

@@ -202,7 +202,7 @@ class Job:
         model_hash = structural_hash(self.models.graph)
         self._say_what_is_lost(model_hash)
         self.id = self.store.start_job(self.models.name, model_hash, settings, tasks).id
-        self.monitor.begin(self.store, self.id, self.models.name)
+        self.monitor.begin(self.store, self.id)
         self._resume()
         known = self.known.trials
         greatest = [task for task in self.tasks if not task.sizes]
@@ -320,7 +320,6 @@ class Job:
                     self.make_runner(self.settings, self.targets[0], self.progress.message)
                 )
             stack.enter_context(off_the_slots(self.settings))
-            self.monitor.watch(runner)
             session = self._session(runner)
             interrupt.add_listener(session.stop)
             interrupt.add_listener(finalists.stop)

@@ -125,7 +125,7 @@ def tune_lowered(
             state = "lost"
             raise
         finally:
-            store.finish_job(job.id, state, request.monitor.end(job.statuses(), state).to_json())
+            store.finish_job(job.id, state, request.monitor.end(job.statuses()).to_json())
         return _result(request, job, store, end, results)
 
 

@@ -18,7 +18,6 @@ from tunefarm.compiler.errors import MeasureError
 from tunefarm.compiler.with_count import with_count
 from tunefarm.measure.core_locks import TOLD_SECONDS, CoreLocks, wait_text
 from tunefarm.measure.farm.dispatch import Action, BuildAction, Dispatcher, TimeAction
-from tunefarm.measure.farm.runner import Watch, watch_step
 from tunefarm.measure.farm.slots import SlotPlan
 from tunefarm.measure.machine import AffinityWatch, cores_lost
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult
@@ -117,7 +116,6 @@ class PipelineRunner:
         requests wait for a node to join when none is left; with 0 the only node is this machine.
         `tell` gets a sentence on what happens to cores.
         """
-        self.watch: Watch | None = None  # told of every step that has ended
         self._backend = backend
         self._threads = threads
         self._dispatcher = Dispatcher(backend.plans, retries, kinds, names)
@@ -240,8 +238,6 @@ class PipelineRunner:
             building = self._withdrawn(action) or self._backend.build(
                 action.node, action.index, request
             )
-            if self.watch is not None:
-                watch_step(self.watch, action, building)
             building.add_done_callback(
                 lambda future: self._events.put(lambda: self._built(action, future))
             )
@@ -250,8 +246,6 @@ class PipelineRunner:
         timing = self._withdrawn(action) or self._backend.measure(
             action.node, action.index, request, action.job.build
         )
-        if self.watch is not None:
-            watch_step(self.watch, action, timing)
         timing.add_done_callback(
             lambda future: self._events.put(lambda: self._timed(action, future))
         )

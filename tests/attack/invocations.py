@@ -87,7 +87,6 @@ _WORDS = {
     "builds": ("nothing", ""),
     "page": ("nothing", "../index", "\udcff", _LONG),
     "build": ("m.onnx", "m.onnx/x", _LONG),
-    "optuna": ("m.onnx", "s.db", "no folder/x", "folder", _LONG),
     "threads": ("", "x", "0", "-1", "1" + "0" * 5000),
     "plan": ("serach", "", "RULES", "\udcff", _LONG),
     "max_memory": ("", "lots", "0", "-3", "64X", "1e9999M", "nan", "\udcff", _LONG),
@@ -114,7 +113,7 @@ _VALID = {
     "output": "new", "json": "new.json", "html": "new.html", "job": "nothing",
     "source": "records.jsonl",
 }  # fmt: skip
-_OUTPUTS = ("output", "json", "json_progress", "html", "trace", "metrics")
+_OUTPUTS = ("output", "json", "json_progress", "html")
 _READ = ("model", "artifact", "parent", "file", "other", "db", "config")
 _CREATES = (
     "tune",

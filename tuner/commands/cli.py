@@ -45,14 +45,12 @@ from tunefarm.tuner.commands.options import (
     MemoryOption,
     MethodOption,
     MetricOption,
-    MetricsOption,
     NumericsOption,
     PlanOption,
     QuietOption,
     ShapeOption,
     TargetsOption,
     ThreadsOption,
-    TraceOption,
     UsageError,
     VerboseOption,
     tune_options,
@@ -166,8 +164,6 @@ def tune(
             rich_help_panel=ADVANCED,
         ),
     ] = None,
-    trace: TraceOption = None,
-    metrics: MetricsOption = None,
     json: JsonOption = None,
     json_progress: Annotated[
         str | None,
@@ -209,14 +205,12 @@ def tune(
     set_verbosity(quiet, verbose)
     options = tune_options(context.params)
     settings, shapes = options.settings, options.shapes
-    writes = [json, json_progress, trace, metrics]
-    prepare(settings, config, model, writes, options.precision.files())
+    prepare(settings, config, model, [json, json_progress], options.precision.files())
     command = next_build(model, settings, config, shapes, db, functions or ())
     typed = typed_command(context, settings, started)
     with signals_held():  # libraries start threads
         from tunefarm.tuner.commands.job_progress import job_progress
         from tunefarm.tuner.job_request import JobRequest
-        from tunefarm.tuner.search.monitor import Monitor
 
     prints = "-" not in (json, json_progress)
     with job_progress(json_progress) as progress:
@@ -228,7 +222,6 @@ def tune(
             progress,
             started=started,
             command=typed,
-            monitor=Monitor(metrics=metrics, trace=trace, notify=progress.message),
         )
         if settings.compile.numerics == AUTO:
             _choose_and_show(asked, progress, json, command, prints=prints)

@@ -146,27 +146,16 @@ def db_builds(
 @database.command("export")
 def db_export(
     output: OutputOption = None,
-    optuna: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Write Optuna studies (SQLite) for optuna-dashboard."),
-    ] = None,
     db: DbOption = None,
 ) -> None:
-    """Write all records to a new file: JSON lines, or Optuna studies."""
-    if output is None and optuna is None:
-        raise UsageError("no output file is given: --output FILE or --optuna FILE")
-    check_files(writes=[output, optuna], databases=[db])
+    """Write all records to a new file of JSON lines."""
+    if output is None:
+        raise UsageError("no output file is given: --output FILE")
+    check_files(writes=[output], databases=[db])
+    from tunefarm.db.export import export_records
+
     with open_database(db) as store:
-        if output is not None:
-            from tunefarm.db.export import export_records
-
-            print(f"{export_records(store, Path(output))} trials written to {output}")
-        if optuna is not None:
-            from tunefarm.tuner.records.optuna_study import export_studies
-
-            studies, trials = export_studies(store, Path(optuna))
-            print(f"{trials} trials of {studies} kernels written to {optuna}")
-            print(f"next: {shlex.join(['optuna-dashboard', f'sqlite:///{optuna}'])}")
+        print(f"{export_records(store, Path(output))} trials written to {output}")
 
 
 @database.command("import")

@@ -183,24 +183,6 @@ FunctionsOption = Annotated[
         rich_help_panel=MODEL,
     ),
 ]
-TraceOption = Annotated[
-    str | None,
-    typer.Option(
-        "--trace",
-        metavar="FILE",
-        help="Write a timeline for ui.perfetto.dev (JSON).",
-        rich_help_panel=ADVANCED,
-    ),
-]
-MetricsOption = Annotated[
-    str | None,
-    typer.Option(
-        "--metrics",
-        metavar="FILE",
-        help="Keep a file of metrics for Prometheus up to date.",
-        rich_help_panel=ADVANCED,
-    ),
-]
 PlanOption = Annotated[
     str | None,
     typer.Option(

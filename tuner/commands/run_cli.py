@@ -13,7 +13,6 @@ from tunefarm.tuner.commands.options import (
     FunctionsOption,
     JsonOption,
     ThreadsOption,
-    TraceOption,
     named_values,
     numbers_of,
 )
@@ -57,14 +56,13 @@ def run(
     ] = None,
     functions: FunctionsOption = None,
     seed: Annotated[int, typer.Option(min=0, metavar="S", help="Seed of random inputs.")] = 0,
-    trace: TraceOption = None,
     json: JsonOption = None,
 ) -> None:
     """Run a compiled model and time it."""
     load_modules(functions or ())
     shapes = numbers_of(shape)
     files = named_values(input, "--input", "NAME=FILE.npy")
-    check_files(writes=[output, trace, json], reads=[artifact, *files.values()])
+    check_files(writes=[output, json], reads=[artifact, *files.values()])
     from tunefarm import compiler
     from tunefarm.compiler.runtime.artefact.array_files import write_outputs
     from tunefarm.tuner.commands.run_model import run_model, run_parts
@@ -76,12 +74,8 @@ def run(
         shapes=shapes,
         repeat=repeat,
         seed=seed,
-        profile=profile or trace is not None,
+        profile=profile,
     )
-    if trace is not None and result.profile is not None:
-        from tunefarm.tuner.commands.run_model import write_run_trace
-
-        write_run_trace(result.profile, result.model, result.threads, trace)
     if output is not None:
         write_outputs(outputs, output)
     show(json, result.to_json(), *run_parts(result))

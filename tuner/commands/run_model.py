@@ -22,11 +22,9 @@ from tunefarm.compiler.types.signature import Signature
 from tunefarm.compiler.types.structure import plain
 from tunefarm.compiler.types.tensor_type import Array, TensorType
 from tunefarm.compiler.with_count import with_count
-from tunefarm.configs.errors import SettingsError
 from tunefarm.measure.worker.stability import relative_mad
 from tunefarm.tuner.confirm.drawn_inputs import drawn_inputs
 from tunefarm.tuner.reports.report import KEY_CHARACTERS, format_seconds, format_share
-from tunefarm.tuner.reports.trace import Trace
 
 _PROFILE_REPEAT = 20
 
@@ -194,37 +192,6 @@ def _profile_to_json(profile: Profile) -> dict[str, Any]:
 
 def _type_text(array: Array) -> str:
     return str(TensorType(DType.from_numpy(array.dtype), array.shape))
-
-
-def run_trace(profile: Profile, model: str, threads: int) -> Trace:
-    """The steps of the model one after the other, next to the whole run.
-
-    A kernel's own threads are not told apart: its slice is as long as the longest of them takes.
-    """
-    trace = Trace()
-    count = "1 thread" if threads == 1 else f"{threads} threads"
-    process = f"{model} ({count}, {profile.repeat} runs)"
-    trace.slice(process, "whole model", model, 0.0, profile.run_seconds)
-    kernels = {row.key: row for row in profile.kernels}
-    began = 0.0
-    for number, step in enumerate(profile.steps):
-        row = kernels[step.key]
-        text: dict[str, object] = {"step": number, "workload": step.key}
-        if row.schedule_source:
-            text |= {"schedule": row.schedule_source, "record": row.record_id}
-        if row.flops:
-            text["GFLOP/s of all its calls"] = round(row.gflops, 3)
-        trace.slice(process, "kernels", step.title, began, began + step.seconds, **text)
-        began += step.seconds
-    return trace
-
-
-def write_run_trace(profile: Profile, model: str, threads: int, path: str) -> None:
-    """Write the trace as a file. Raises SettingsError where that fails."""
-    try:
-        run_trace(profile, model, threads).write(path)
-    except OSError as error:
-        raise SettingsError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 _Shapes = Mapping[str, tuple[int, ...]]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _FILES = {
     *("model", "machine", "calibration", "labels"),
-    *("json", "json_progress", "trace", "metrics"),
+    *("json", "json_progress"),
 }
 _OF_ONE_RUN = {"db", "quiet", "verbose", "version"}
 """What is not kept of a job's command: the database is, as an absolute path."""

@@ -175,10 +175,7 @@ EXAMPLES: Mapping[str, _Example] = {
     ),
     "tune db why": _Example("tune db why mlp.onnx --db tuning.db"),
     "tune db builds": _Example("tune db builds --db tuning.db"),
-    "tune db export": _Example(
-        "tune db export --db tuning.db -o night.jsonl\n"
-        "tune db export --db tuning.db --optuna study.db       # for optuna-dashboard"
-    ),
+    "tune db export": _Example("tune db export --db tuning.db -o night.jsonl"),
     "tune db import": _Example(
         "tune db export --db tuning.db -o night.jsonl\ntune db import night.jsonl --db other.db"
     ),

@@ -10,6 +10,8 @@ if TYPE_CHECKING:  # a command that is only typed wrong needs no database
     from tunefarm.db.records import JobRecord
 
 _KEY = "command"
+_FORMER = {"--trace", "--metrics"}
+"""Options that former versions had: a job of theirs goes on without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,8 @@ class JobCommand:
             changed["--minutes"] = f"{minutes:.6g}"
         if trials is not None:
             changed["--trials"] = str(trials)
-        return [*without(self.arguments, changed), *(x for pair in changed.items() for x in pair)]
+        kept = without(self.arguments, _FORMER | changed.keys())
+        return [*kept, *(word for pair in changed.items() for word in pair)]
 
 
 def ended(job: JobRecord) -> float:

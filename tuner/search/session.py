@@ -318,8 +318,7 @@ class TuningSession:
                 self._train()
                 if self._pending:
                     results = self._gather()
-                    with self._monitor.doing("record and learn"):
-                        self._take(results)
+                    self._take(results)
                 elif self._budget.is_late(self.elapsed):
                     break
                 else:
@@ -350,8 +349,7 @@ class TuningSession:
         under_way = sum(_is_for(work, target) for work in self._pending.values())
         while under_way < capacity and not self._stopped:
             if not any(_is_for(work, target) for work in self._queue):
-                with self._monitor.doing("propose"):
-                    self._propose(target)
+                self._propose(target)
             places = (n for n, work in enumerate(self._queue) if _is_for(work, target))
             place = next(places, None)
             if place is None:

@@ -1,4 +1,4 @@
-"""A run as a trace: the kernels one after the other, as long as the profile says."""
+"""Runs of a built model: sizes, inputs from files and random ones."""
 
 from __future__ import annotations
 
@@ -10,42 +10,15 @@ import pytest
 from tests.compiler.frontend.onnx_models import model, node, tensor
 from tests.compiler.graph.graph_helpers import GraphMaker
 from tests.compiler.runtime.sized_graphs import cache_graph, rows_graph, taken_graph
-from tests.tuner.reports.traces import assert_nested, lanes
 from tunefarm import compiler
 from tunefarm.compiler.errors import InputError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.pipeline import compile_model
 from tunefarm.compiler.runtime.execution.executable import Executable
-from tunefarm.compiler.runtime.execution.profile import COPY, KernelTime, Profile, StepTime
 from tunefarm.compiler.runtime.spec.guards import SizeGuard
 from tunefarm.compiler.types.extents import Given
-from tunefarm.tuner.commands.run_model import run_model, run_trace, sizes_of
+from tunefarm.tuner.commands.run_model import run_model, sizes_of
 from tunefarm.tuner.confirm.drawn_inputs import drawn_inputs
-
-
-def test_each_call_is_a_slice_in_the_order_of_the_model() -> None:
-    steps = (StepTime("conv", "k1", 3e-6), StepTime(COPY, "", 1e-6), StepTime("conv", "k1", 2e-6))
-    kernels = (
-        KernelTime("conv", "k1", 2, 5e-6, 5 / 6, 10_000, "tuned", "7"),
-        KernelTime(COPY, "", 1, 1e-6, 1 / 6, 0, "", None),
-    )
-    profile = Profile(
-        (5.5e-6,) * 20, steps, kernels, entry_seconds=1e-7, call_seconds=3e-6, outputs={}
-    )
-    trace = run_trace(profile, "net", 2).to_json()
-    assert_nested(trace)
-    found = lanes(trace)
-    (whole,), calls = (found[f"net (2 threads, 20 runs)/{name}"] for name in LANES)
-    assert whole["dur"] == 5.5
-    assert [(call["name"], call["ts"], call["dur"]) for call in calls] == [
-        ("conv", 0.0, 3.0),
-        (COPY, 3.0, 1.0),
-        ("conv", 4.0, 2.0),
-    ]
-    assert calls[0]["args"]["schedule"] == "tuned" and calls[0]["args"]["record"] == "7"
-
-
-LANES = ("whole model", "kernels")
 
 
 @pytest.fixture(scope="module")

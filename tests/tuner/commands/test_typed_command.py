@@ -33,12 +33,11 @@ def values(command: JobCommand) -> dict[str, str]:
 
 def test_files_are_absolute_and_presets_keep_their_names(folder: Path) -> None:
     (folder / "my.toml").write_text("")
-    files = ["--model", "m.onnx", "--trace", "t.json", "--metrics", "sub/m.prom", "--json", "-"]
+    files = ["--model", "m.onnx", "--json-progress", "sub/p.json", "--json", "-"]
     found = values(typed(*files, "--config", "quick", "--trials", "30"))
     assert found == {
         "--model": str(folder / "m.onnx"),
-        "--trace": str(folder / "t.json"),
-        "--metrics": str(folder / "sub/m.prom"),
+        "--json-progress": str(folder / "sub/p.json"),
         "--json": "-",
         "--config": "quick",
         "--trials": "30",

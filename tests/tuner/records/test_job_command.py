@@ -43,6 +43,11 @@ def test_minutes_are_counted_to_the_last_sign_of_life(
     assert COMMAND.minutes_left(job({}, updated=updated, finished=finished)) == left
 
 
+def test_options_that_are_no_more_are_left_out() -> None:
+    former = replace(COMMAND, arguments=("--trace", "/t.json", "--metrics", "/m", "--seed", "1"))
+    assert former.again(database="/d.db") == ["--seed", "1", "--db", "/d.db"]
+
+
 def test_limits_that_are_given_stand_for_the_former_ones() -> None:
     again = COMMAND.again(database="/other.db", minutes=2.5, trials=30)
     assert again == [
