@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -20,9 +20,6 @@ from tunefarm.tuner.commands.options import DbOption, JsonOption, UsageError
 from tunefarm.tuner.commands.typed_command import resumed
 from tunefarm.tuner.commands.usage import Command
 from tunefarm.tuner.reports.terminal import console
-
-if TYPE_CHECKING:
-    from tunefarm.db.store import Store
 
 JobArgument = Annotated[
     str,
@@ -61,34 +58,15 @@ def watch(
         ),
     ] = None,
     db: DbOption = None,
-    serve: Annotated[
-        bool, typer.Option("--serve", help="Serve a page for a browser on this machine.")
-    ] = False,
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, metavar="N", help="Port of --serve; 0: a free one.")
-    ] = 8360,
 ) -> None:
     """Follow a running job from another terminal or machine; the job is not affected."""
     with open_database(db) as store:
-        if serve:
-            _serve(store, job, port)
-            return
         from tunefarm.tuner.commands.job_status import Watch, end_parts
         from tunefarm.tuner.reports.progress import make_progress
 
         table, line = end_parts(Watch(store, make_progress(), job).follow())
         console().print(table)
         print(line)
-
-
-def _serve(store: Store, job: str | None, port: int) -> None:
-    """Serve the page until Ctrl-C."""
-    from tunefarm.tuner.commands.live_server import LiveServer
-
-    with LiveServer(store, job, port) as server:
-        print(server.url, flush=True)
-        print("Ctrl-C stops the page; jobs keep running", file=sys.stderr, flush=True)
-        server.serve_forever()
 
 
 def stop(

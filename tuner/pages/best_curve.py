@@ -1,6 +1,4 @@
-"""The best latency so far over a job's time, as a drawing for the report and the watch page, and
-the round values of axes.
-"""
+"""The best latency so far over a job's time, as a drawing for the report; round values of axes."""
 
 from __future__ import annotations
 

@@ -19,25 +19,20 @@ from tunefarm.tuner.reports.terminal import printable, readable
 MOST_CHARACTERS = 400_000
 """Of one text: longer ones, such as the assembly of a large kernel, end there."""
 _DIGITS = 5
-EXACT_DIGITS = 17
-"""With so many every number stays as it is."""
 
 
-def visible(value: Any, clean: Callable[[str], str] = printable, digits: int = _DIGITS) -> Any:
+def visible(value: Any, clean: Callable[[str], str] = printable) -> Any:
     """A JSON value whose strings are `clean`, without control characters, and whose numbers have
-    at most so many digits.
-
-    Numbers that are not finite become null.
-    """
+    five digits at most; those that are not finite become null."""
     if isinstance(value, str):
         return clean(shortened(value, MOST_CHARACTERS))
     if isinstance(value, float):
-        return float(f"{value:.{digits}g}") if math.isfinite(value) else None
+        return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
     if isinstance(value, Mapping):
         items = value.items()
-        return {clean(str(key)): visible(item, clean, digits) for key, item in items}
+        return {clean(str(key)): visible(item, clean) for key, item in items}
     if isinstance(value, list | tuple):
-        return [visible(item, clean, digits) for item in value]
+        return [visible(item, clean) for item in value]
     return value
 
 
