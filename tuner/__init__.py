@@ -60,14 +60,13 @@ def tune(
     fixes dynamic dimensions by input name, `inputs` fixes the values of inputs. `plan` is "search"
     (measure graph optimizations and choose) or "rules" (fixed rules). An argument that is None
     comes from the configuration. Ctrl-C ends the job early; everything measured is kept. `progress`
-    shows the job: None is a table in a notebook, updated in place, and nothing elsewhere. Raises
-    TunefarmError.
+    shows the job: nothing is shown without it. Raises TunefarmError.
     """
     from tunefarm.compiler.types.numerics import one_precision
     from tunefarm.configs.settings import load_settings
     from tunefarm.tuner.calibration.options import PrecisionOptions
     from tunefarm.tuner.job_request import JobRequest
-    from tunefarm.tuner.reports.notebook import library_progress
+    from tunefarm.tuner.reports.progress import Progress
     from tunefarm.tuner.tune_precisions import tune_sizes
 
     settings = load_settings(
@@ -88,9 +87,7 @@ def tune(
     )
     options = PrecisionOptions(None if calibration is None else fspath(calibration))
     return tune_sizes(
-        JobRequest(
-            model, settings, options, with_fixed(shapes, inputs), progress or library_progress()
-        )
+        JobRequest(model, settings, options, with_fixed(shapes, inputs), progress or Progress())
     )
 
 
@@ -119,7 +116,7 @@ def choose(
     from tunefarm.configs.settings import load_settings
     from tunefarm.tuner.calibration.options import PrecisionOptions
     from tunefarm.tuner.job_request import JobRequest
-    from tunefarm.tuner.reports.notebook import library_progress
+    from tunefarm.tuner.reports.progress import Progress
     from tunefarm.tuner.tune_precisions import tune_auto
 
     settings = load_settings(
@@ -136,9 +133,7 @@ def choose(
     data = None if calibration is None else fspath(calibration)
     options = PrecisionOptions(data, max_error=max_error)
     return tune_auto(
-        JobRequest(
-            model, settings, options, with_fixed(shapes, inputs), progress or library_progress()
-        )
+        JobRequest(model, settings, options, with_fixed(shapes, inputs), progress or Progress())
     )
 
 

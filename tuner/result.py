@@ -210,15 +210,6 @@ class TuneResult:
     def _next(self) -> str:
         return f"tunefarm.build({self.model!r}, db={self.database!r})"
 
-    def _repr_html_(self) -> str:
-        """What notebooks show: the headline, the summary, a row per kernel."""
-        from tunefarm.tuner.reports.notebook import notebook_html
-        from tunefarm.tuner.reports.task_table import TaskTable
-
-        lines = [f"job {self.job}", *summary_lines(self, self._next)]
-        table = TaskTable(self.tasks, confirmed=not self.interrupted)
-        return notebook_html(self.headline, *lines, table)
-
     def _search_to_json(self) -> dict[str, Any]:
         """What the search claimed and what was confirmed; null where the job was interrupted."""
         new = self.new

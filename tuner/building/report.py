@@ -67,13 +67,6 @@ class BuildReport:
         rest = sum(use.share for use in self.kernels if use.report.schedule_source != TUNED)
         return max(0.0, 1.0 - rest)  # exactly 1 if all are tuned, 0 if none is
 
-    def _repr_html_(self) -> str:
-        """What notebooks show: how much of the time is tuned, and a row per distinct kernel."""
-        from tunefarm.tuner.reports.notebook import notebook_html
-
-        share = f"{format_share(self.tuned_share)} of the estimated time runs tuned schedules"
-        return notebook_html(share, *self.plan_lines, *self.notes, build_table(self))
-
     @property
     def plan_lines(self) -> list[str]:
         """The plan that was applied and what its parts gain; nothing where the rules decided."""
