@@ -84,7 +84,6 @@ _WORDS = {
     "targets": ("", ",", "x86-64-v3,", "x86-64-v9", "x86-64-v3,x86-64-v3", "a" * 5000),
     "shape": ("", "x", "x=", "=1", "x=0", "x=a", "x=1,,2", "x=-1", "none=1", "x=" + "9" * 5000),
     "job": ("", "nothing", "\udcff", _LONG),
-    "builds": ("nothing", ""),
     "page": ("nothing", "../index", "\udcff", _LONG),
     "build": ("m.onnx", "m.onnx/x", _LONG),
     "threads": ("", "x", "0", "-1", "1" + "0" * 5000),

@@ -86,7 +86,7 @@ class NightOnFarm:
     def start(self) -> None:
         """Start the runner of the queue, or another one after the last was killed."""
         until = datetime.fromtimestamp(self.deadline, UTC).isoformat()
-        files = ["--json", str(self.folder / "night.json"), "--html", str(self.folder / "n.html")]
+        files = ["--json", str(self.folder / "night.json")]
         finish = ["--on-finish", f'echo "$TUNE_STATUS" > {self.folder}/finished']
         arguments = ["jobs", "run", "--db", str(self.db), "--until", until, *files, *finish]
         log = (self.folder / "night.log").open("a")

@@ -19,7 +19,7 @@ from tunefarm.configs.clock import steady_time
 from tunefarm.configs.errors import DatabaseError, SettingsError
 from tunefarm.configs.temporary_folders import make_folder
 from tunefarm.tuner.commands.command_files import check_files, database_file
-from tunefarm.tuner.commands.command_line import prepare, show, write_file, write_json
+from tunefarm.tuner.commands.command_line import prepare, show, write_json
 from tunefarm.tuner.commands.database_cli import open_database
 from tunefarm.tuner.commands.options import DbOption, JsonOption, UsageError
 from tunefarm.tuner.commands.usage import Command, Workflow
@@ -230,20 +230,17 @@ def jobs_run(
         typer.Option(
             "--on-finish",
             metavar="CMD",
-            help="Shell command to run at the end, with TUNE_STATUS, TUNE_SUMMARY (JSON) and "
-            "TUNE_HTML in its environment.",
+            help="Shell command to run at the end, with TUNE_STATUS and TUNE_SUMMARY (JSON) in its "
+            "environment.",
         ),
     ] = None,
     db: DbOption = None,
     json: JsonOption = None,
-    html: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write the summary as a page.")
-    ] = None,
 ) -> None:
     """Run the queue; exit with 0 if all is finished, 1 if some failed, 3 if some still wait."""
     if until is not None and minutes is not None:
         raise UsageError("--until and --minutes exclude each other: give one of them")
-    check_files(writes=[json, html], databases=[db])
+    check_files(writes=[json], databases=[db])
     now = steady_time()
     deadline = None if minutes is None else now + 60.0 * minutes
     if until is not None:
@@ -253,6 +250,7 @@ def jobs_run(
     with signals_held():  # libraries start threads
         from tunefarm.db.queue import entries
         from tunefarm.tuner.queues.queue_runner import QueueRunner
+        from tunefarm.tuner.queues.summary import entries_table, night_lines
         from tunefarm.tuner.reports.progress import make_progress
 
     url, database = _location(db)
@@ -263,9 +261,9 @@ def jobs_run(
         night = QueueRunner(store, database, deadline, make_progress(), folder, began=now)
         night.run()
         summary = _summary(store, night)
-    _notify(summary, json, html)
+    show(json, summary.to_json(), entries_table(summary.entries), "\n".join(night_lines(summary)))
     if on_finish is not None:
-        _finish(on_finish, summary, json, html, folder)
+        _finish(on_finish, summary, json, folder)
     if store.lost and not night.interrupted:
         raise DatabaseError(store.lost)
     raise typer.Exit(summary.status)
@@ -282,27 +280,16 @@ def _summary(store: Store, night: QueueRunner) -> QueueSummary:
     )
 
 
-def _notify(summary: QueueSummary, json: str | None, html: str | None) -> None:
-    from tunefarm.tuner.queues.summary import entries_table, night_lines, night_page
-
-    if html is not None:
-        write_file(html, night_page(summary))
-    show(json, summary.to_json(), entries_table(summary.entries), "\n".join(night_lines(summary)))
-
-
-def _finish(
-    command: str, summary: QueueSummary, json: str | None, html: str | None, folder: Path
-) -> None:
+def _finish(command: str, summary: QueueSummary, json: str | None, folder: Path) -> None:
     """Run the user's command; what it prints goes to stderr, and so does how it failed."""
     if json is None or json == "-":
         json = str(folder / "summary.json")
         write_json(json, summary.to_json())
-    page = "" if html is None else os.path.abspath(html)
     variables = [f"TUNE_STATUS={summary.status}", f"TUNE_SUMMARY={os.path.abspath(json)}"]
     sys.stdout.flush()
     try:
         ended = subprocess.run(
-            ["env", *variables, f"TUNE_HTML={page}", "sh", "-c", command],
+            ["env", *variables, "sh", "-c", command],
             stdin=subprocess.DEVNULL,
             stdout=2,
             check=False,

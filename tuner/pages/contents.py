@@ -24,7 +24,6 @@ from tunefarm.db.store import Store
 from tunefarm.tuner.records.jobs import find_job
 from tunefarm.tuner.records.model_latencies import MeasuredModel, measured_models
 from tunefarm.tuner.reports.job_state import JobState
-from tunefarm.tuner.reports.size_curves import SizeCurves
 
 MOST_TRIALS = 20_000
 """So many trials are read for one page; kernels beyond that are counted, and `--full` reads all."""
@@ -34,15 +33,11 @@ MOST_TRIALS = 20_000
 class PageOptions:
     """What `tune report` was asked for.
 
-    `job` and `against` are ids of jobs or the beginnings of such, `builds` those of two builds.
-    `benches` are latencies by size that were read from files. With `full` nothing is left out for
-    the time that it takes to make.
+    `job` is the id of a job or its beginning. With `full` nothing is left out for the time that it
+    takes to make.
     """
 
     job: str | None = None
-    against: str | None = None
-    builds: tuple[str, str] | None = None
-    benches: Sequence[SizeCurves] = ()
     full: bool = False
 
 

@@ -20,7 +20,6 @@ from tunefarm.configs.settings import cache_folder, load_settings
 from tunefarm.db.records import JobRecord
 from tunefarm.db.store import Store
 from tunefarm.tuner.pages.best_curve import best_curve
-from tunefarm.tuner.pages.comparison import compared
 from tunefarm.tuner.pages.contents import Contents, PageOptions, read_contents
 from tunefarm.tuner.pages.kernels import (
     CODE_SECONDS,
@@ -41,7 +40,6 @@ from tunefarm.tuner.pages.models import (
 from tunefarm.tuner.pages.packed import packed, packed_text, visible
 from tunefarm.tuner.pages.roofline import rooflines
 from tunefarm.tuner.records.model_latencies import MeasuredModel
-from tunefarm.tuner.reports import size_curves
 from tunefarm.tuner.reports.gains import gain_class, headline, largest_gains
 from tunefarm.tuner.reports.job_state import JobState
 from tunefarm.tuner.reports.report import (
@@ -49,7 +47,7 @@ from tunefarm.tuner.reports.report import (
     format_duration,
     format_seconds,
 )
-from tunefarm.tuner.reports.size_curves import curves_of_plans, drawn
+from tunefarm.tuner.reports.size_tables import size_tables
 from tunefarm.tuner.reports.terminal import readable
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -75,9 +73,8 @@ def parts_of(store: Store, options: PageOptions) -> dict[str, Any]:
         "kernels": rows_of(kernels),
         "details": {k.anchor: _details(contents, k, maker, roofs.get(k.anchor)) for k in kernels},
         "left_out": contents.left_out,
-        "comparison": compared(store, contents, kernels),
         "plans": plan_rows(store),
-        "size_curves": drawn([*options.benches, *curves_of_plans(store)]),
+        "sizes": size_tables(store),
     }
 
 
@@ -98,7 +95,7 @@ def json_of(parts: Mapping[str, Any]) -> dict[str, Any]:
     headline = parts["headline"]
     if headline is not None:
         headline = {name: value for name, value in headline.items() if name != "curve"}
-    named = ("name", "jobs", "comparison", "plans", "size_curves", "left_out")
+    named = ("name", "jobs", "plans", "sizes", "left_out")
     shown = {name: parts[name] for name in named}
     return dict(visible(shown | {"headline": headline, "models": models, "kernels": kernels}))
 
@@ -129,7 +126,6 @@ def html_of(parts: Mapping[str, Any]) -> str:
         library=library,
         style=_own("report.css"),
         script=script,
-        curves_size=(size_curves.WIDTH, size_curves.HEIGHT),
         plan_size=(PLAN_WIDTH, PLAN_HEIGHT),
     )
 

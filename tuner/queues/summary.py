@@ -1,14 +1,10 @@
-"""What a queue has come to, entry by entry: as values, as JSON, as a table, as a small
-self-contained HTML page, and its exit status.
-"""
+"""What a queue has come to, entry by entry: as values, as JSON, as a table, and its exit status."""
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from rich.table import Table
@@ -23,9 +19,7 @@ from tunefarm.tuner.reports.report import (
     format_ratio,
     format_seconds,
     format_speed_up,
-    format_time,
 )
-from tunefarm.tuner.reports.terminal import readable
 
 State: TypeAlias = Literal["waiting", "running", "finished", "failed"]
 ALL_FINISHED, SOME_FAILED, SOME_WAIT = 0, 1, 3
@@ -199,55 +193,3 @@ def night_lines(summary: QueueSummary) -> list[str]:
     if summary.interrupted:
         lines.append("interrupted; what was under way waits for the next tune jobs run")
     return lines
-
-
-def night_page(summary: QueueSummary) -> str:
-    """The night as an HTML page."""
-
-    night = {"began": f"{format_time(summary.began)} UTC", "database": summary.database}
-    report = shlex.join(["tune", "report", "--db", summary.database, "--html", "report.html"])
-    rows = [_page_row(entry) for entry in summary.entries]
-    return _queue_page(night, night_lines(summary), rows, report)
-
-
-def _page_row(entry: EntrySummary) -> dict[str, Any]:
-    _, name, state, time, trials, before, after, gain, _, why = cells(entry)
-    share = None if not entry.speed_up else min(100.0, round(100.0 / entry.speed_up, 1))
-    return {
-        "id": entry.id,
-        "name": name,
-        "state": state,
-        "time": time,
-        "turns": entry.turns,
-        "trials": trials,
-        "before": before,
-        "after": after,
-        "faster": gain,
-        "share": share,
-        "why": why,
-    }
-
-
-def _queue_page(
-    night: Mapping[str, str],
-    lines: Sequence[str],
-    entries: Sequence[Mapping[str, Any]],
-    next: str,
-) -> str:
-    """The page of `queue_page.jinja`: a row for each of the `entries`, values are strings; `share`
-    is what the tuned model takes of the untuned one's time, in per cent, or None. `next` is the
-    command to type.
-
-    Names come from models and from other people's records: the template escapes everything.
-    """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        keep_trailing_newline=True,
-        finalize=lambda value: readable(value) if isinstance(value, str) else value,
-    )
-    template = environment.get_template("queue_page.jinja")
-    return template.render(night=night, lines=lines, entries=entries, next=next)
