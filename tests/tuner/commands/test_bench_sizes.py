@@ -72,7 +72,7 @@ def test_an_engine_with_wrong_outputs_counts_where_it_is_right(
     table = sizes_table(result)
     (cells,) = [column._cells for column in table.columns if column.header == "other"]
     assert str(cells[0]).startswith("wrong, error") and "x" in str(cells[1])
-    assert json.loads(json.dumps(result.to_json())) == result.to_json()
+    json.dumps(result.to_json(), allow_nan=False)
 
 
 def settling(asked: Asked) -> list[Engine]:
