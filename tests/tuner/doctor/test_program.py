@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tunefarm.tuner.doctor.checks import is_ours, judge_libraries, libraries
+from tunefarm.tuner.doctor.checks import is_ours
 from tunefarm.tuner.doctor.checkup import Grade
+from tunefarm.tuner.doctor.libraries import judge_libraries, libraries
 
 ASKED = (
     "numpy>=2.4",
