@@ -29,10 +29,7 @@ if TYPE_CHECKING:
 ARTEFACT = "artefact"
 LIBRARY = "c-header+shared-library"
 OBJECT = "object"
-CODE_TEXTS = ("llvm", "asm")
-FORMS = (ARTEFACT, *CODE_TEXTS, OBJECT, LIBRARY, "graph")
-OF_SEVERAL = (ARTEFACT, OBJECT, LIBRARY)
-"""The forms that may hold more than one program."""
+FORMS = (ARTEFACT, OBJECT, LIBRARY)
 SHIPPED = Path(__file__).parents[1] / "records" / "shipped"
 """The databases that come with the package, one for each target, by its key."""
 
@@ -89,8 +86,6 @@ class BuildRequest:
             raise SettingsError(f"--kernels is for {LIBRARY} and {OBJECT}, not for {self.form}")
         if self.kernels and len(self.settings.compile.targets) > 1:
             raise SettingsError("--kernels exports those of one target: name one target")
-        if self.is_several and self.form not in OF_SEVERAL:
-            raise SettingsError(f"{self.form} holds one program: name one target, and one size")
         if self.is_several and self.dump_after is not None:
             raise SettingsError("--dump-after prints one program: name one target, and one size")
         if not 0.0 <= self.require_tuned <= 1.0:
