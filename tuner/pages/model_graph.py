@@ -65,8 +65,8 @@ class Drawing:
 def drawing_of(
     steps: Sequence[ModelStep],
     anchors: Mapping[str, str],
-    graph: Sequence[ProgramStep | None] = (),
-    colours: Mapping[str, str] | None = None,
+    graph: Sequence[ProgramStep | None],
+    colours: Mapping[str, str],
 ) -> Drawing:
     """The steps of a model; `anchors` are places in the page by workload key.
 
@@ -83,7 +83,7 @@ def drawing_of(
         y = tops[spot.line] + spot.place * (_HEIGHT + _ROW)
         box = _box(step, x, y, total, most, anchors)
         known = graph[len(boxes)] if graph else None
-        boxes.append(_with_layout(box, known, colours) if colours else box)
+        boxes.append(_with_layout(box, known, colours) if graph else box)
     edges = []
     for reader, (step, spot) in enumerate(zip(shown, layout.spots, strict=True)):
         for source in step.reads:
@@ -232,16 +232,6 @@ NONE = "ln"
 """The class of what gives nothing of a layout, as a copy of memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class _LegendEntry:
-    """A layout, the class of its colour, and how many steps have it: by the rules, and applied."""
-
-    layout: str
-    colour: str
-    rules: int
-    applied: int
-
-
 def colours_of(layouts: Iterable[str]) -> dict[str, str]:
     """The class of each layout: "l0" to "l9"."""
     others = [name for name in dict.fromkeys(layouts) if name not in _FIXED]
@@ -249,10 +239,9 @@ def colours_of(layouts: Iterable[str]) -> dict[str, str]:
     return {name: f"l{min(number, COLOURS - 1)}" for number, name in enumerate(names)}
 
 
-def legend_of(
-    rules: Iterable[str], applied: Iterable[str], colours: Mapping[str, str]
-) -> tuple[_LegendEntry, ...]:
-    """The layouts that steps have, the commonest of those that are applied first."""
-    before, after = Counter(rules), Counter(applied)
-    names = sorted({*before, *after}, key=lambda name: (-after[name], -before[name], name))
-    return tuple(_LegendEntry(name, colours[name], before[name], after[name]) for name in names)
+def legend_of(layouts: Iterable[str], colours: Mapping[str, str]) -> list[dict[str, object]]:
+    """The layouts that steps have, the commonest first, with their colours and how many have it."""
+    return [
+        {"layout": name, "colour": colours[name], "steps": steps}
+        for name, steps in Counter(layouts).most_common()
+    ]

@@ -8,9 +8,7 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from itertools import groupby
-from statistics import fmean
 from typing import Any
 
 from tunefarm import compiler
@@ -33,12 +31,11 @@ from tunefarm.tuner.building.recorded_plan import BY_GRAPH
 from tunefarm.tuner.pages.best_curve import round_values
 from tunefarm.tuner.pages.contents import Contents
 from tunefarm.tuner.pages.kernels import Kernel
-from tunefarm.tuner.pages.model_graph import Drawing, colours_of, drawing_of, legend_of
+from tunefarm.tuner.pages.model_graph import colours_of, drawing_of, legend_of
 from tunefarm.tuner.records.graph_choice import GraphChoice
 from tunefarm.tuner.records.model_latencies import (
     EngineTime,
     MeasuredModel,
-    ModelGraphs,
     ModelStep,
     ModelTimes,
     Ratio,
@@ -58,14 +55,7 @@ from tunefarm.tuner.reports.report import (
 # Graphs are recorded with latencies, plans by themselves: either may be there without the other.
 
 
-NO_GRAPH = {"by_rules": None, "legend": (), "plan_kernels": ()}
-"""What `planned_parts` gives where no graph was recorded, in addition to the drawing."""
 MOST_DECISIONS = 1_000
-MOST_KERNELS = 40
-_CONVERSIONS = ({"to_blocked"}, {"from_blocked"}, {"to_blocked", "from_blocked"})
-_CONTRACTIONS = ("conv", "matmul", "weight_product")
-_POOL = "_pool"
-_MERGED = "_merged"
 
 
 def plan_of(record: LatencyRecord, plans: Sequence[PlanRecord]) -> dict[str, Any] | None:
@@ -147,35 +137,12 @@ def _gain_class(choice: GraphChoice) -> str:
     return gain_class(1.0 / high, 1.0 / low)
 
 
-def graphs_of(group: Sequence[MeasuredModel], steps: Sequence[ModelStep]) -> ModelGraphs | None:
+def graph_of(group: Sequence[MeasuredModel], steps: Sequence[ModelStep]) -> tuple[ProgramStep, ...]:
     """What the newest record of a model that knows it says of these steps' graph."""
     for found in group:
         if found.times.graphs is not None and found.times.graphs.is_of(steps):
-            return found.times.graphs
-    return None
-
-
-def planned_parts(
-    steps: Sequence[ModelStep], graphs: ModelGraphs, anchors: Mapping[str, str], *, both: bool
-) -> dict[str, Any]:
-    """Drawings with layouts, their legend, and the kernels that the rules would not have made.
-
-    The graph by the rules is drawn if `both` are to be, and if a plan is applied.
-    """
-    before = [step.layout for step in graphs.rules]
-    after = [step.layout for step in graphs.applied]
-    colours = colours_of([*before, *after])
-    by_rules: Drawing | None = None
-    if graphs.planned and both:
-        by_rules = drawing_of(_untimed(graphs.rules, steps), anchors, graphs.rules, colours)
-    return {
-        "drawing": drawing_of(steps, anchors, _aligned(steps, graphs.applied), colours),
-        "by_rules": by_rules,
-        "legend": [asdict(entry) for entry in legend_of(before, after, colours)],
-        "is_planned": bool(graphs.planned),
-        "changes": _changes(graphs) if graphs.planned else "",
-        "plan_kernels": _kernels(graphs, steps, anchors),
-    }
+            return found.times.graphs.applied
+    return ()
 
 
 def _aligned(
@@ -186,85 +153,8 @@ def _aligned(
     return tuple(next(known) if step.key else None for step in steps)
 
 
-def _untimed(graph: Sequence[ProgramStep], steps: Sequence[ModelStep]) -> tuple[ModelStep, ...]:
-    """The graph's steps; kernels that were timed in other places have their times from there."""
-    seconds = _seconds(steps)
-    return tuple(
-        ModelStep(step.name, step.key, seconds.get(step.key), step.reads) for step in graph
-    )
-
-
-def _seconds(steps: Sequence[ModelStep]) -> dict[str, float]:
-    """The mean time of each kernel's calls."""
-    found: dict[str, list[float]] = {}
-    for step in steps:
-        if step.seconds is not None:
-            found.setdefault(step.key, []).append(step.seconds)
-    return {key: fmean(times) for key, times in found.items()}
-
-
-def _changes(graphs: ModelGraphs) -> str:
-    rules, planned = graphs.rules, graphs.planned
-    text = f"{len(rules)} steps by the default plan, {len(planned)} with this plan"
-    before, after = (sum(is_conversion(step) for step in found) for found in (rules, planned))
-    return f"{text}; {before} and {after} of them only convert layouts" if before + after else text
-
-
-def is_conversion(step: ProgramStep) -> bool:
-    """Whether a step does nothing but bring a value from one layout to another."""
-    return set(step.operators) in _CONVERSIONS
-
-
-def _kernels(
-    graphs: ModelGraphs, steps: Sequence[ModelStep], anchors: Mapping[str, str]
-) -> list[dict[str, str]]:
-    """The distinct kernels whose operators no kernel by the rules has: merged, chained, cut."""
-    known = {step.operators for step in graphs.rules}
-    seconds = _seconds(steps)
-    found: dict[str, list[ProgramStep]] = {}
-    for step in graphs.planned:
-        is_new = step.operators not in known or _is_merged(step)
-        if is_new and not is_conversion(step):
-            found.setdefault(step.key, []).append(step)
-    rows = []
-    for key, calls in list(found.items())[:MOST_KERNELS]:
-        first = calls[0]
-        rows.append(
-            {
-                "name": first.name,
-                "anchor": anchors.get(key, ""),
-                "kind": kind_of(first),
-                "operators": ", ".join(first.operators),
-                "values": _values(calls),
-                "calls": str(len(calls)),
-                "seconds": format_seconds(seconds[key]) if key in seconds else "-",
-            }
-        )
-    return rows
-
-
-def _values(calls: Sequence[ProgramStep]) -> str:
-    """What a kernel's calls give, by names of the model."""
-    names = ", ".join(call.value for call in calls[:2])
-    return f"{names} and {len(calls) - 2} more" if len(calls) > 2 else names
-
-
-def kind_of(step: ProgramStep) -> str:
-    """How the plan fused a kernel that the default plan does not have."""
-    if _is_merged(step):
-        return "horizontal fusion"
-    heavy = [name for name in step.operators if name in _CONTRACTIONS or name.endswith(_POOL)]
-    return "tiled producer-consumer fusion" if len(heavy) > 1 else "other fusion"
-
-
-def _is_merged(step: ProgramStep) -> bool:
-    return _MERGED in step.value
-
-
 MOST_DRAWN = 6
 """Graphs that are drawn, of the newest models; `--full` draws all."""
-DRAWINGS = ("drawing", "by_rules")
-"""The parts of a model's section that are drawings."""
 MOST_SPEED_UP = 1e4
 """Of a bar: what is more is no measurement."""
 _STATES = {"lost": "lost: its process is gone, what it recorded is kept"}
@@ -278,7 +168,7 @@ def models_of(contents: Contents, kernels: Sequence[Kernel]) -> list[dict[str, A
         shared = record.model_hash, record.target, record.threads, record.numerics
         groups.setdefault(shared, []).append(found)
     sections = []
-    left = len(groups) * 2 if contents.options.full else MOST_DRAWN
+    left = len(groups) if contents.options.full else MOST_DRAWN
     for (_, target, threads, numerics), group in groups.items():
         anchors = {
             kernel.key.workload: kernel.anchor
@@ -286,7 +176,7 @@ def models_of(contents: Contents, kernels: Sequence[Kernel]) -> list[dict[str, A
             if (kernel.key.target, kernel.key.threads) == (target, threads)
         }
         drawings = _drawings(group, anchors, left)
-        left -= sum(drawings.get(name) is not None for name in DRAWINGS)
+        left -= drawings["drawing"] is not None
         sections.append(
             {
                 "name": group[0].record.model_name,
@@ -406,14 +296,13 @@ def _drawings(
         if not steps:
             continue
         spent = math.fsum(step.seconds or 0.0 for step in steps)
-        graphs = graphs_of(group, steps)
-        parts = (
-            {"drawing": drawing_of(steps, anchors), **NO_GRAPH}
-            if graphs is None
-            else planned_parts(steps, graphs, anchors, both=left > 1)
-        )
+        graph = graph_of(group, steps)
+        known = _aligned(steps, graph) if graph else ()
+        layouts = [step.layout for step in graph]
+        colours = colours_of(layouts)
         return {
-            **parts,
+            "drawing": drawing_of(steps, anchors, known, colours),
+            "legend": legend_of(layouts, colours),
             "steps": len(steps),
             "steps_seconds": format_seconds(spent) if spent else "",
             "steps_of": format_time(found.record.created),
@@ -450,10 +339,6 @@ def _count(value: object) -> str:
     return str(value) if is_count else "-"
 
 
-PLAN_WIDTH, PLAN_HEIGHT, MARGIN = 360, 160, 12
-"""Of a drawing of speed against error, in pixels."""
-
-
 def plan_rows(store: Store) -> list[dict[str, object]]:
     """One item per recorded choice, the newest first.
 
@@ -479,15 +364,11 @@ def plan_rows(store: Store) -> list[dict[str, object]]:
 def _choice(plan: Any) -> dict[str, object]:
     points = [_point(number, point) for number, point in enumerate(plan["points"])]
     chosen = int(plan["chosen"])
-    places = _places([(float(p["ratio"]), float(p["error"])) for p in plan["points"]])
-    for point, place in zip(points, places, strict=True):
-        point |= {"x": f"{place[0]:.1f}", "y": f"{place[1]:.1f}"}
     precisions = plan["points"][chosen]["precisions"]
     return {
         "measure": str(plan["measure"]),
         "chosen": chosen,
         "points": points,
-        "line": " ".join(f"{point['x']},{point['y']}" for point in points),
         "contractions": [_contraction(item, precisions) for item in plan["contractions"]],
     }
 
@@ -518,20 +399,3 @@ def _contraction(item: Any, precisions: Any) -> dict[str, object]:
         "gained": f"{1 - now / before:.0%}",
         "error": "-" if error is None else f"{float(error):.2g}",
     }
-
-
-def _places(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Where points are drawn: speed to the right, the logarithm of the error upwards."""
-    speeds = [1.0 / ratio for ratio, _ in points]
-    errors = [error for _, error in points if error > 0]
-    least = min(errors, default=1e-6) / 2.0
-    heights = [math.log(max(error, least)) for _, error in points]
-
-    def scaled(value: float, values: list[float], length: int) -> float:
-        span = max(values) - min(values) or 1.0
-        return MARGIN + (value - min(values)) / span * (length - 2 * MARGIN)
-
-    return [
-        (scaled(speed, speeds, PLAN_WIDTH), PLAN_HEIGHT - scaled(height, heights, PLAN_HEIGHT))
-        for speed, height in zip(speeds, heights, strict=True)
-    ]

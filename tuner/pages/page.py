@@ -30,9 +30,6 @@ from tunefarm.tuner.pages.kernels import (
     rows_of,
 )
 from tunefarm.tuner.pages.models import (
-    DRAWINGS,
-    PLAN_HEIGHT,
-    PLAN_WIDTH,
     jobs_of,
     models_of,
     plan_rows,
@@ -88,7 +85,7 @@ def _details(
 def json_of(parts: Mapping[str, Any]) -> dict[str, Any]:
     """The parts as JSON values, without drawings."""
     models = [
-        {name: value for name, value in model.items() if name not in DRAWINGS}
+        {name: value for name, value in model.items() if name != "drawing"}
         for model in parts["models"]
     ]
     kernels = [{**row, "details": parts["details"][row["anchor"]]} for row in parts["kernels"]]
@@ -126,7 +123,6 @@ def html_of(parts: Mapping[str, Any]) -> str:
         library=library,
         style=_own("report.css"),
         script=script,
-        plan_size=(PLAN_WIDTH, PLAN_HEIGHT),
     )
 
 

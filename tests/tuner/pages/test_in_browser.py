@@ -93,9 +93,11 @@ def test_a_box_of_the_graph_leads_to_its_kernel(browser: Browser, page: Path) ->
     assert browser.value("document.querySelectorAll('.graph path').length") > 60
 
 
-def test_the_graph_is_coloured_by_layout_before_and_after(browser: Browser, page: Path) -> None:
+def test_the_graph_is_coloured_by_time_and_by_layout(browser: Browser, page: Path) -> None:
     browser.open(page)
-    section = "[...document.querySelectorAll('.model')].find((one) => one.querySelector('.before'))"
+    section = (
+        "[...document.querySelectorAll('.model')].find((one) => one.querySelector('.layouts'))"
+    )
     shown = f"[...{section}.querySelectorAll('.graph')].filter((one) => one.checkVisibility())"
     colours = (
         f"[...new Set({shown}.flatMap((one) => [...one.querySelectorAll('rect')])"
@@ -114,9 +116,6 @@ def test_the_graph_is_coloured_by_layout_before_and_after(browser: Browser, page
     browser.value(press.format("layout") + ".click()")
     assert browser.value(colours) == 2
     assert {"NHWC", "plain"} <= set(browser.value(texts))
-    browser.value(press.format("default plan") + ".click()")
-    assert browser.value(f"{shown}.length") == 1
-    assert {"NCHW16c", "plain"} <= set(browser.value(texts)) and browser.value(colours) == 2
     assert browser.value(f"{section}.querySelector('.layouts').checkVisibility()")
 
 

@@ -1,4 +1,4 @@
-"""A model's section tells its plan, which kernels are due to it, and how values lie."""
+"""A model's section tells its plan, and how values lie."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from tunefarm.db.records import LatencyRecord
 from tunefarm.db.store import Store
 from tunefarm.tuner.pages.contents import PageOptions
 from tunefarm.tuner.pages.model_graph import COLOURS, NONE, colours_of
-from tunefarm.tuner.pages.models import kind_of
 from tunefarm.tuner.pages.page import html_of, json_of, page_of, parts_of
 from tunefarm.tuner.records.graph_choice import GraphChoice
 from tunefarm.tuner.records.model_latencies import (
@@ -58,16 +57,12 @@ def section(store: Store, *, full: bool = False) -> dict[str, Any]:
     return dict(model)
 
 
-def test_a_plan_is_told_with_what_it_gains_and_its_kernels(store: Store) -> None:
+def test_a_plan_is_told_with_what_it_gains(store: Store) -> None:
     store.add([graph_plan(kept(store, PLANNED))])
     model = section(store)
     assert model["plan"]["notes"] == ["NHWC from v0 to v39: 8 % faster than the rules, confirmed"]
-    (kernel,) = model["plan_kernels"]
-    assert (kernel["name"], kernel["values"]) == ("conv_and_conv", "v9")
-    assert kernel["kind"] == "tiled producer-consumer fusion"
     assert [box.layout for box in model["drawing"].boxes] == ["NHWC", ""]
     assert model["drawing"].boxes[1].colour == NONE  # a copy of memory
-    assert [box.layout for box in model["by_rules"].boxes] == ["NCHW16c", "plain"]
     told = "".join(parsed(html_of(parts_of(store, PageOptions()))).texts)
     for text in (
         "1.08x as fast as the default plan (95 % interval 1.06x to 1.10x)",
@@ -99,8 +94,8 @@ def test_plans_that_gain_nothing_are_not_shown_as_gains(
 def test_layouts_by_the_rules_are_drawn_alone(store: Store) -> None:
     kept(store, BY_RULES)
     model = section(store)
-    assert model["by_rules"] is None and model["plan"] is None and not model["plan_kernels"]
-    assert [(item["layout"], item["applied"]) for item in model["legend"]] == [
+    assert model["plan"] is None
+    assert [(item["layout"], item["steps"]) for item in model["legend"]] == [
         ("NCHW16c", 1),
         ("plain", 1),
     ]
@@ -129,19 +124,6 @@ def test_a_plan_of_another_compiler_or_none_at_all_is_said(store: Store) -> None
     store.add([replace(plan, id="last", created=plan.created + 2, plan={"decisions": 1})])
     # The last one cannot be read.
     assert section(store)["plan"]["summary"].startswith("The default plan")
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "kind"),
-    [
-        ("conv_and_relu_and_conv", "v", "tiled producer-consumer fusion"),
-        ("conv_and_max_pool", "v", "tiled producer-consumer fusion"),
-        ("matmul", "query_merged", "horizontal fusion"),
-        ("conv_and_relu", "v", "other fusion"),
-    ],
-)
-def test_kernels_of_a_plan_are_named(name: str, value: str, kind: str) -> None:
-    assert kind_of(step(name, "k", "plain", value=value)) == kind
 
 
 def test_layouts_keep_their_colours() -> None:
