@@ -21,17 +21,15 @@ import argparse
 import json
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from math import prod
 
-import numpy as np
+import onnx
 
 from tunefarm.compiler.expr.nodes import Binary, Cast, Const, Expr, Index, Load, Select, Unary
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.frontend.zoo import build_model
-from tunefarm.compiler.frontend.zoo.quantise import quantised
-from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.kernels.count_work import kernel_flops
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall
 from tunefarm.compiler.loops.ir import (
@@ -60,8 +58,8 @@ from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.schedule.spaces import schedule_space
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.types.tensor_type import Array
 from tunefarm.configs.settings import load_target
+from tunefarm.tuner.commands.engines import quantized_by_onnxruntime
 
 LINE = 64  # bytes
 ALIGNMENT = 4096  # of every buffer
@@ -323,7 +321,9 @@ def calls_of(model: str, numerics: str, target: Target) -> Iterator[tuple[FusedK
     """The distinct kernels of a model of the zoo, and how often each is called."""
     proto = build_model(model)
     if numerics == "qdq":
-        proto = quantised(proto, _drawn)
+        proto = onnx.ModelProto.FromString(
+            quantized_by_onnxruntime(proto.SerializeToString(), "qdq")
+        )
     precision = "default" if numerics == "qdq" else numerics
     program = kernels_of(import_model_proto(proto), target, numerics=precision)
     kernels: dict[str, tuple[FusedKernel, int]] = {}
@@ -332,20 +332,6 @@ def calls_of(model: str, numerics: str, target: Target) -> Iterator[tuple[FusedK
             times = kernels.get(call.key, (call.kernel, 0))[1]
             kernels[call.key] = call.kernel, times + 1
     yield from kernels.values()
-
-
-def _drawn(graph: Graph) -> Callable[[Mapping[str, Array]], Mapping[str, Array]]:
-    """Values of a normal distribution whatever the model: loops do not depend on the ranges."""
-    rng = np.random.default_rng(0)
-    outputs = {name: graph.types[name] for name in graph.outputs}
-
-    def run(inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-        return {
-            name: rng.standard_normal(item.shape).astype(np.float32)
-            for name, item in outputs.items()
-        }
-
-    return run
 
 
 def row_of(model: str, kernel: FusedKernel, times: int, target: Target) -> Row | None:

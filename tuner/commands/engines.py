@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
+
+import numpy as np
 
 from tunefarm.compiler.errors import SettingsError
 from tunefarm.compiler.limits import ResourceBudget
@@ -22,6 +26,9 @@ _OF_QUANTISED = frozenset(
     "QuantizeLinear DequantizeLinear DynamicQuantizeLinear QLinearConv QLinearMatMul ConvInteger "
     "MatMulInteger".split()
 )
+QUANTIZED_FORMS = {"qdq": "QDQ", "qoperator": "QOperator"}
+"""How onnxruntime writes them: floats between integers, or operators on integers."""
+_CALIBRATION_SAMPLES = 4
 _HINTS = {DType.BF16: "bf16", DType.F16: "f16"}
 
 
@@ -86,6 +93,60 @@ def onnxruntime_session(
     session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     return lambda inputs: plain(dict(zip(names, session.run(names, dict(inputs)), strict=True)))
+
+
+def quantized_by_onnxruntime(model: bytes, form: str, seed: int = 0) -> bytes:
+    """An ONNX file in int8, in one of `QUANTIZED_FORMS`: activations u8, weights i8 by channel.
+
+    Ranges are those of random inputs. Raises SettingsError if onnxruntime is not installed.
+    """
+    try:
+        import onnxruntime as ort
+        from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
+    except ImportError:
+        raise _not_installed("onnxruntime") from None
+    rng = np.random.default_rng(seed)
+    with TemporaryDirectory() as folder:
+        prepared, output = Path(folder, "prepared.onnx"), Path(folder, "quantized.onnx")
+        options = ort.SessionOptions()
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        options.optimized_model_filepath = str(prepared)  # without batch norms
+        options.log_severity_level = 3
+        session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        samples = [
+            {
+                port.name: rng.standard_normal(port.shape).astype(np.float32)
+                if port.type == "tensor(float)"
+                else rng.integers(0, 8, port.shape)
+                for port in session.get_inputs()
+            }
+            for _ in range(_CALIBRATION_SAMPLES)
+        ]
+        logging.disable(logging.WARNING)  # it asks to be run by its own script
+        try:
+            quantize_static(
+                prepared,
+                output,
+                _Samples(iter(samples)),
+                quant_format=QuantFormat[QUANTIZED_FORMS[form]],
+                per_channel=True,
+                activation_type=QuantType.QUInt8,
+                weight_type=QuantType.QInt8,
+            )
+        finally:
+            logging.disable(logging.NOTSET)
+        return output.read_bytes()
+
+
+@dataclass(frozen=True, slots=True)
+class _Samples:
+    """What onnxruntime calibrates with: it asks for one sample after the other."""
+
+    left: Iterator[Mapping[str, Array]]
+
+    def get_next(self) -> Mapping[str, Array] | None:
+        """The next sample; None behind the last."""
+        return next(self.left, None)
 
 
 def openvino(asked: Asked) -> list[Engine]:

@@ -33,7 +33,7 @@ def zoo(
     ] = None,
     output: OutputOption = None,
     quantized: Annotated[
-        bool, typer.Option("--quantized", help="Quantize to int8, in onnxruntime's format.")
+        bool, typer.Option("--quantized", help="Quantize to int8, by onnxruntime.")
     ] = False,
     form: Annotated[
         str,
@@ -48,11 +48,13 @@ def zoo(
 ) -> None:
     """Write a well-known network with seeded random weights as an ONNX file."""
     check_files(writes=[output, json])
-    from tunefarm import compiler
-    from tunefarm.compiler.frontend.zoo import build_model, dynamic_shapes, model_names, write_model
-    from tunefarm.compiler.frontend.zoo.models import check_form
+    from tunefarm.compiler.frontend.zoo import build_model, dynamic_shapes, model_names, save_model
+    from tunefarm.compiler.frontend.zoo.network import Size
+    from tunefarm.tuner.commands.engines import QUANTIZED_FORMS, quantized_by_onnxruntime
 
-    check_form(form)
+    if form not in QUANTIZED_FORMS:
+        forms = ", ".join(QUANTIZED_FORMS)
+        raise UsageError(f"there is no form {form!r} of quantized models: {forms}")
     if name is None:
         listed = [{"name": each, "dynamic_shapes": dynamic_shapes(each)} for each in model_names()]
         show(json, listed, *model_names())
@@ -61,8 +63,10 @@ def zoo(
         if name not in model_names():
             build_model(name)  # says which there are
         raise UsageError(f"no output file is given: tune zoo {name} --output {name}.onnx")
-    prepare = (lambda graph: compiler.build(graph).run) if quantized else None
-    write_model(name, Path(output), prepare=prepare, form=form, dynamic=dynamic)
+    if quantized and dynamic:
+        raise UsageError("--quantized models have no form with dynamic shapes")
+    content = build_model(name, size=Size(dynamic=dynamic)).SerializeToString()
+    save_model(quantized_by_onnxruntime(content, form) if quantized else content, Path(output))
     shapes = dynamic_shapes(name).items() if dynamic else ()
     bounds = [word for symbol, (text,) in shapes for word in ("--shape", f"{symbol}={text}")]
     command = shlex.join(["tune", output, *bounds, "--config", "quick"])

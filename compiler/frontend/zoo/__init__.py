@@ -4,7 +4,8 @@ from tunefarm.compiler.frontend.zoo.models import (
     build_model,
     dynamic_shapes,
     model_names,
+    save_model,
     write_model,
 )
 
-__all__ = ["build_model", "dynamic_shapes", "model_names", "write_model"]
+__all__ = ["build_model", "dynamic_shapes", "model_names", "save_model", "write_model"]

@@ -25,7 +25,6 @@ from tunefarm.compiler.frontend.zoo.decoder import decoder_prefill, decoder_step
 from tunefarm.compiler.frontend.zoo.dense_outputs import crnn, deeplab_v3plus, unet
 from tunefarm.compiler.frontend.zoo.detectors import yolov3_tiny, yolov8n
 from tunefarm.compiler.frontend.zoo.network import NetworkBuilder, Size
-from tunefarm.compiler.frontend.zoo.quantise import Prepare, quantised, with_qoperators
 from tunefarm.compiler.frontend.zoo.transformers import encoder, vit_tiny
 from tunefarm.configs.files import replacing
 
@@ -49,9 +48,6 @@ _MODELS: dict[str, Callable[[NetworkBuilder, Size], None]] = {
     "crnn": crnn,
     "mlp": mlp,
 }
-
-FORMS = ("qdq", "qoperator")
-"""How quantised models are written: floats between integers, or operators on integers."""
 
 _FAMILIES = {"decoder_prefill": "decoder", "decoder_step": "decoder"}
 """Models that share their weights."""
@@ -143,37 +139,25 @@ def build_model(name: str, *, seed: int = 0, size: Size | None = None) -> onnx.M
     return net.model()
 
 
-def check_form(form: str) -> None:
-    """Raise SettingsError unless quantised models have a form of this name."""
-    if form not in FORMS:
-        raise SettingsError(f"there is no form {form!r} of quantised models: {', '.join(FORMS)}")
+def write_model(name: str, output: Path, seed: int = 0, dynamic: bool = False) -> Path:
+    """Write a model of the zoo to an ONNX file, see `save_model`.
+
+    A `dynamic` one has dynamic batch, tokens and images. Raises SettingsError for an unknown name
+    and for a file that cannot be written.
+    """
+    model = build_model(name, seed=seed, size=Size(dynamic=dynamic))
+    return save_model(model.SerializeToString(), output)
 
 
-def write_model(
-    name: str,
-    output: Path,
-    seed: int = 0,
-    prepare: Prepare | None = None,
-    form: str = FORMS[0],
-    dynamic: bool = False,
-) -> Path:
-    """Write a model of the zoo to an ONNX file, replacing the file as a whole.
+def save_model(content: bytes, output: Path) -> Path:
+    """Write an ONNX file's content, replacing the file as a whole.
 
-    A `dynamic` one has dynamic batch, tokens and images. It is quantised, in this form, if
-    `prepare` is there to find the ranges of its values. Raises SettingsError for an unknown name or
-    form and for a file that cannot be written.
+    Raises SettingsError where that fails.
     """
     output = Path(output)
-    check_form(form)
-    if dynamic and prepare is not None:
-        raise SettingsError("quantised models have no form with dynamic shapes")
-    model = build_model(name, seed=seed, size=Size(dynamic=dynamic))
-    if prepare is not None:
-        model = quantised(model, prepare, seed)
-        model = with_qoperators(model) if form == "qoperator" else model
     try:
         with replacing(output) as unfinished:
-            unfinished.write_bytes(model.SerializeToString())
+            unfinished.write_bytes(content)
     except OSError as error:
         raise SettingsError(
             f"{output} cannot be written: {error.strerror or error}",
