@@ -21,8 +21,6 @@ class _Register(NamedTuple):
     declarations: str
     read: str
     write: str
-    read_in_c: str
-    write_in_c: str
 
 
 _REGISTERS = {
@@ -42,15 +40,6 @@ _REGISTERS = {
   store i32 %short, ptr %place
   call void @llvm.x86.sse.ldmxcsr(ptr %place)
 """,
-        read_in_c="""\
-    unsigned int now;
-    __asm__ volatile("stmxcsr %0" : "=m"(now) : : "memory");
-    return now;
-""",
-        write_in_c="""\
-    const unsigned int wanted = (unsigned int)state;
-    __asm__ volatile("ldmxcsr %0" : : "m"(wanted) : "memory");
-""",
     ),
     "aarch64": _Register(
         bits=1 << 24,
@@ -58,17 +47,9 @@ _REGISTERS = {
         "declare void @llvm.aarch64.set.fpcr(i64)\n",
         read="  %now = call i64 @llvm.aarch64.get.fpcr()\n",
         write="  call void @llvm.aarch64.set.fpcr(i64 %state)\n",
-        read_in_c="""\
-    unsigned long long now;
-    __asm__ volatile("mrs %0, fpcr" : "=r"(now) : : "memory");
-    return now;
-""",
-        write_in_c="""\
-    __asm__ volatile("msr fpcr, %0" : : "r"(state) : "memory");
-""",
     ),
 }
-_NONE = _Register(0, "", "  %now = add i64 0, 0\n", "", "    return 0;\n", "    (void)state;\n")
+_NONE = _Register(0, "", "  %now = add i64 0, 0\n", "")
 
 
 def float_state_ir(triple: str, name: str) -> str:
@@ -91,28 +72,6 @@ def float_state_ir(triple: str, name: str) -> str:
         f"  call void @{name}.set(i64 %flushing)\n"
         "  ret i64 %before\n}\n"
     )
-
-
-def float_state_c(triple: str) -> str:
-    """The same as GNU C: `flush_floats`, which returns the state before, and `set_floats`."""
-    register = _register(triple)
-    return f"""\
-static unsigned long long float_state(void)
-{{
-{register.read_in_c}}}
-
-static void set_floats(unsigned long long state)
-{{
-{register.write_in_c}}}
-
-static unsigned long long flush_floats(void)
-{{
-    const unsigned long long before = float_state();
-
-    set_floats(before | {register.bits}ULL);
-    return before;
-}}
-"""
 
 
 def _register(triple: str) -> _Register:

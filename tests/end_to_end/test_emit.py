@@ -120,38 +120,6 @@ def test_what_cannot_be_emitted_is_refused_in_one_line(
     assert (folder / "tiny-1.onnx").read_bytes() == before
 
 
-@pytest.mark.parametrize(("form", "output"), [(LIBRARY, "made"), ("object", "made/tiny_1.o")])
-def test_kernels_are_functions_on_request(form: str, output: str, folder: Path) -> None:
-    (folder / "made").mkdir()
-    assert build(form, output, "--kernels") == 0
-    header = (folder / "made/tiny_1.h").read_text()
-    declared = re.findall(r"^int (tiny_1_kernel_\w+)\(", header, re.MULTILINE)
-    (made,) = [path for path in (folder / "made").iterdir() if path.suffix in (".so", ".o")]
-    defined = shell(folder, f"nm -g --defined-only {made}").split()
-    assert declared and {*declared, "tiny_1_kernel_at"} <= set(defined)
-    assert not any(symbol.startswith("kernel_") for symbol in defined)
-
-
-@pytest.mark.parametrize(
-    ("form", "options", "expected"),
-    [
-        ("artefact", [], f"--kernels is for {LIBRARY} and object, not for artefact"),
-        (LIBRARY, ["--targets", "x86-64-v3,x86-64-v2"], "name one target"),
-    ],
-)
-def test_kernels_are_those_of_one_target_in_c(
-    form: str,
-    options: list[str],
-    expected: str,
-    folder: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert build(form, "made", "--kernels", *options) == 1
-    printed = capsys.readouterr()
-    assert expected in printed.err and len(printed.err.splitlines()) == 1
-    assert [path.name for path in folder.iterdir()] == ["tiny-1.onnx"]
-
-
 def test_without_a_compiler_nothing_is_built(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,7 +59,6 @@ def write_programs(
         request.name,
         others=others,
         compiler=request.compiler,
-        kernels=request.kernels,
     )
     return tuple(map(str, files)), _c_command(request, first)
 

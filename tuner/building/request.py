@@ -45,9 +45,9 @@ class BuildRequest:
     stage of the compiler whose program is printed (see `tunefarm.compiler.pipeline`): then nothing
     is taken from caches. `precision` has the calibration data of int8, or asks for a point of what
     was chosen for the model. `compiler` is the C compiler for C forms, None: one for the target.
-    With `kernels` these have each kernel as a function too. Records that nobody has met on this CPU
-    apply only if it may `accept_nominees`; with `require_verified` there must be none of a kernel.
-    `parent` is the artifact that this one is to replace; None is the one at the output, if any.
+    Records that nobody has met on this CPU apply only if it may `accept_nominees`; with
+    `require_verified` there must be none of a kernel. `parent` is the artifact that this one is to
+    replace; None is the one at the output, if any.
 
     Raises SettingsError for what cannot be asked for.
     """
@@ -64,7 +64,6 @@ class BuildRequest:
     listed: bool = True
     precision: PrecisionOptions = field(default_factory=PrecisionOptions)
     compiler: str | None = None
-    kernels: bool = False
     accept_nominees: bool = False
     require_verified: bool = False
     parent: str | None = None
@@ -82,10 +81,6 @@ class BuildRequest:
             raise SettingsError(f"--parent is for artifacts, not for {self.form}")
         if self.fallback and self.form != ARTEFACT:
             raise SettingsError(f"--fallback is for artifacts, not for {self.form}")
-        if self.kernels and self.form not in (LIBRARY, OBJECT):
-            raise SettingsError(f"--kernels is for {LIBRARY} and {OBJECT}, not for {self.form}")
-        if self.kernels and len(self.settings.compile.targets) > 1:
-            raise SettingsError("--kernels exports those of one target: name one target")
         if self.is_several and self.dump_after is not None:
             raise SettingsError("--dump-after prints one program: name one target, and one size")
         if not 0.0 <= self.require_tuned <= 1.0:

@@ -146,14 +146,6 @@ def build(
             rich_help_panel=TARGET,
         ),
     ] = None,
-    kernels: Annotated[
-        bool,
-        typer.Option(
-            "--kernels",
-            help="Also export each kernel as a C function, with --emit c or object.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = False,
     cache: Annotated[
         bool,
         typer.Option(
@@ -214,7 +206,6 @@ def build(
         dump_after,
         precision=precision,
         compiler=cc,
-        kernels=kernels,
         accept_nominees=accept_nominees,
         require_verified=require_verified,
         parent=parent,

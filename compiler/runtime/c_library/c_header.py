@@ -9,7 +9,6 @@ from textwrap import wrap
 from typing import Final
 
 from tunefarm.compiler.runtime.c_library.c_interface import CInterface, CPort, in_comment
-from tunefarm.compiler.runtime.c_library.c_kernels import kernels_header
 from tunefarm.compiler.runtime.machine.cpu_features import checked_features
 from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT
 from tunefarm.compiler.target import Target
@@ -61,7 +60,7 @@ int {name}_run({const}struct {name}_io *io, void *workspace);
 /* The message of an error code, also of an unknown one. For {macro}_ERROR_FUNCTION: the last
    failure in the calling thread. */
 const char *{name}_error(int code);
-{kernels}
+
 #ifdef __cplusplus
 }}
 #endif
@@ -140,7 +139,6 @@ def header_text(interface: CInterface, targets: Sequence[Target], command: str) 
         threads=interface.threads,
         port_sizes=port_sizes,
         members="\n".join(members),
-        kernels=kernels_header(interface),
         **{
             what: text.format(name=name, macro=macro, first=FIRST_SIZE_ERROR)
             for what, text in texts.items()

@@ -14,7 +14,6 @@ from tunefarm.compiler.machine.amx_state import TILE_FEATURES
 from tunefarm.compiler.runtime.c_library.c_functions import functions_code
 from tunefarm.compiler.runtime.c_library.c_header import FIRST_SIZE_ERROR
 from tunefarm.compiler.runtime.c_library.c_interface import CInterface, CPort, c_string
-from tunefarm.compiler.runtime.c_library.c_kernels import kernels_text
 from tunefarm.compiler.runtime.c_library.c_programs import (
     CONSTANTS_SYMBOL,
     linked_programs,
@@ -218,7 +217,7 @@ int {name}_run({const}struct {name}_io *io, void *workspace)
             memcpy(wanted[i], outputs[i], (size_t)state[output_ports[i].bytes]);
 {"    put_shapes(io, state);" + chr(10) if interface.is_dynamic else ""}    return {macro}_OK;
 }}
-{kernels_text(interface, linked, start)}"""
+"""
 
 
 def _lacking(targets: Sequence[Target]) -> str:

@@ -8,11 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tunefarm.compiler.errors import ExportError
-from tunefarm.compiler.runtime.execution.kernel_functions import KernelOperands, kernel_operands
 from tunefarm.compiler.runtime.machine.thread_pool import is_supported_on
 from tunefarm.compiler.runtime.sizes.model_ports import ModelPorts
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
-from tunefarm.compiler.runtime.spec.guards import sizes_text
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.signature import Signature, SizedPort
 from tunefarm.compiler.types.tensor_type import TensorType
@@ -101,43 +99,12 @@ class CPort:
 
 
 @dataclass(frozen=True, slots=True)
-class CKernels:
-    """The kernels of a program that are exported as functions of their own, by names that begin
-    with `name`; `sizes` says what the program is for, where there are several, whose `number` it
-    is, and `machine` that of its CPU."""
-
-    name: str
-    kernels: tuple[KernelOperands, ...]
-    number: int = 0
-    machine: int = 0
-    sizes: str = ""
-
-    @property
-    def macro(self) -> str:
-        """What the names of macros start with."""
-        return self.name.upper()
-
-    @property
-    def functions(self) -> tuple[str, ...]:
-        """The symbols of the functions."""
-        names = [f"{self.name}_kernel_at"] if self.kernels else []
-        for symbol in map(self.symbol, self.kernels):
-            names += [symbol, f"{symbol}_workspace_bytes"]
-        return tuple(names)
-
-    def symbol(self, kernel: KernelOperands) -> str:
-        """The function of one of the kernels."""
-        return f"{self.name}_kernel_{identifier(kernel.name, 'kernel')}"
-
-
-@dataclass(frozen=True, slots=True)
 class CInterface:
     """What the generated C files are made from; `name` is a C identifier.
 
     `ports` are those of all programs together. `threads` is 1 where no kernel has a parallel loop
     or there is no pool for it, `title` is the model's name as it was given. `called` are symbols of
     functions that are not in the library. What is text in the model holds numbers of `words`.
-    `kernels` are those of each program that are exported.
     """
 
     name: str
@@ -149,7 +116,6 @@ class CInterface:
     called: tuple[str, ...]
     texts: tuple[str, ...]
     words: tuple[str, ...]
-    kernels: tuple[CKernels, ...] = ()
 
     @property
     def macro(self) -> str:
@@ -171,19 +137,16 @@ class CInterface:
     def functions(self) -> tuple[str, ...]:
         """The symbols of the library."""
         names = ("error", "run", *(("sizes",) if self.is_dynamic else ()), "workspace_bytes")
-        own = (f"{self.name}_{what}" for what in names)
-        return (*own, *(name for kernels in self.kernels for name in kernels.functions))
+        return tuple(f"{self.name}_{what}" for what in names)
 
     def size_macro(self, port: CPort, what: str) -> str:
         """The macro with a port's size; `what` is BYTES or COUNT."""
         return f"{self.macro}_{port.member.upper()}_{what}"
 
 
-def c_interface(
-    programs: Sequence[ExecutableSpec], name: str | None = None, *, kernels: bool = False
-) -> CInterface:
+def c_interface(programs: Sequence[ExecutableSpec], name: str | None = None) -> CInterface:
     """How programs of a model look from C together; `name` is the model's name, by default the
-    first one's. With `kernels` those of each program are exported.
+    first one's.
 
     Raises `ExportError` for a model that begins with operators of strings.
     """
@@ -209,28 +172,12 @@ def c_interface(
         tuple(dict.fromkeys(link.symbol for link in spec.functions)),
         spec.structure.texts,
         spec.structure.words,
-        _kernels(identified, programs, ports) if kernels else (),
     )
 
 
 def _threads(spec: ExecutableSpec) -> int:
     parallel = any(kernel.parallel for kernel in spec.kernels)
     return spec.threads if parallel and is_supported_on(spec.target.triple) else 1
-
-
-def _kernels(
-    name: str, programs: Sequence[ExecutableSpec], ports: ModelPorts
-) -> tuple[CKernels, ...]:
-    """The kernels of each program: of several by names of their own."""
-    if len(programs) == 1:
-        return (CKernels(name, tuple(kernel_operands(programs[0]).values())),)
-    found = []
-    for number, (spec, program) in enumerate(zip(programs, ports.programs, strict=True)):
-        sizes = sizes_text(spec.guards) or "all sizes"
-        sizes = f"{spec.target.cpu}, {sizes}" if ports.machines > 1 else sizes
-        own = tuple(kernel_operands(spec).values())
-        found.append(CKernels(f"{name}_program{number}", own, number, program.machine, sizes))
-    return tuple(found)
 
 
 def model_title(name: str) -> str:

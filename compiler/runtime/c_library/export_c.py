@@ -370,7 +370,6 @@ def export_library(
     *,
     others: Sequence[ExecutableSpec] = (),
     compiler: str | None = None,
-    kernels: bool = False,
 ) -> tuple[Path, ...]:
     """Write header, shared library and example into `folder`; the three paths.
 
@@ -383,7 +382,7 @@ def export_library(
     check_programs(programs)
     tools = find_toolchain(spec.target, compiler, static=len(programs) > 1)
     check_folder(folder)
-    interface = _interface(programs, name, kernels)
+    interface = _interface(programs, name)
     header, library, example = library_files(interface.name)
     command = compile_command(interface.name, tools.command, _functions(interface))
     targets = list(needed_targets(programs).values())
@@ -425,7 +424,6 @@ def export_object(
     *,
     others: Sequence[ExecutableSpec] = (),
     compiler: str | None = None,
-    kernels: bool = False,
 ) -> tuple[Path, ...]:
     """Write a relocatable object file to `path`, and the header next to it; the two paths.
 
@@ -437,7 +435,7 @@ def export_object(
     check_programs(programs)
     tools = find_toolchain(spec.target, compiler, static=True)
     target, header = Path(path), header_path(path)
-    interface = _interface(programs, name, kernels)
+    interface = _interface(programs, name)
     command = object_command(
         shlex.quote(target.name), interface.threads, tools.command, _functions(interface)
     )
@@ -458,7 +456,7 @@ def _functions(interface: CInterface) -> str:
     return YOUR_FUNCTIONS if interface.called else ""
 
 
-def _interface(programs: Sequence[ExecutableSpec], name: str | None, kernels: bool) -> CInterface:
+def _interface(programs: Sequence[ExecutableSpec], name: str | None) -> CInterface:
     if ConstantLayout.of(programs).bytes > _MOST_CONSTANT_BYTES:
         raise ExportError(
             "the model has more than 2 GiB of constants, too many for a library",
@@ -471,30 +469,7 @@ def _interface(programs: Sequence[ExecutableSpec], name: str | None, kernels: bo
             f"the model calls the function {python}, which is Python: a C library has none",
             hint="register it as CFunction(library, symbol), or build an artifact",
         )
-    if kernels:
-        _check_kernels(programs)
-    return c_interface(programs, name, kernels=kernels)
-
-
-def _check_kernels(programs: Sequence[ExecutableSpec]) -> None:
-    """Raise `ExportError` unless a library of these programs can export their kernels.
-
-    Those of programs for sizes have names of their own; a file may have no types of operands, and a
-    model no kernels.
-    """
-    name = programs[0].name
-    if len(programs) > 1 and all(p.signature.is_fixed and not p.guards for p in programs):
-        raise ExportError(
-            "kernels are exported for one target",
-            hint="name one target, or leave --kernels out",
-        )
-    if any(len(program.operands) != len(program.kernels) for program in programs):
-        raise ExportError(
-            f"{name} was saved by a version that kept no types of kernels' operands",
-            hint="build the model again",
-        )
-    if not any(program.kernels for program in programs):
-        raise ExportError(f"{name} calls no kernels to export", hint="leave --kernels out")
+    return c_interface(programs, name)
 
 
 def _write_parts(

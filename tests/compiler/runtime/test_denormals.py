@@ -355,7 +355,6 @@ int main(void)
     static float x[64 * 1024], y[64 * 1024];
     struct net_io io = {.x = x, .y = y};
     void *workspace = aligned_alloc(NET_ALIGNMENT, net_workspace_bytes());
-    const void *inputs[] = {x};
     int tiny = 0, same = 1;
 
     for (int i = 0; i < 64 * 1024; i++)
@@ -366,11 +365,6 @@ int main(void)
         tiny += y[i] != 0;
     io.x = NULL;
     same &= net_run(&io, workspace) == NET_ERROR_NULL && state() == before;
-    for (int i = 0; i < 64 * 1024; i++)
-        y[i] = 1;
-    same &= net_kernel_at(0)->run(inputs, y, workspace) == NET_OK && state() == before;
-    for (int i = 0; i < 64 * 1024; i++)
-        tiny += y[i] != 0;
     printf("%d %d\n", same, tiny);
     return 0;
 }
@@ -384,7 +378,7 @@ def test_c_libraries_give_the_callers_state_back(
 ) -> None:
     proto = model([node("Mul", "x x")], [tensor("x", (64, 1024))])
     spec = compile_model(import_model_proto(proto), threads=threads, denormals=denormals).spec
-    export_library(spec, tmp_path, "net", kernels=True)
+    export_library(spec, tmp_path, "net")
     (tmp_path / "main.c").write_text(PROGRAM)
     cc(
         tmp_path,
@@ -397,7 +391,7 @@ def test_c_libraries_give_the_callers_state_back(
         "-o",
         "main",
     )
-    kept = 0 if denormals == FLUSH else 2 * 64 * 1024
+    kept = 0 if denormals == FLUSH else 64 * 1024
     assert run(tmp_path, "./main") == f"1 {kept}\n"
 
 
@@ -410,11 +404,11 @@ def test_64_bit_arm_flushes_too(denormals: Denormals, threads: int, tmp_path: Pa
     compiled = compile_model(
         import_model_proto(proto), target=arm, threads=threads, denormals=denormals
     )
-    export_library(compiled.spec, tmp_path, "net", kernels=True)
+    export_library(compiled.spec, tmp_path, "net")
     (tmp_path / "main.c").write_text(PROGRAM)
     linked = ("-L.", "-lnet", "-Wl,-rpath,$ORIGIN", "-o", "main")
     run(tmp_path, COMPILER, "-std=gnu11", "-O1", "main.c", *linked)
-    kept = 0 if denormals == FLUSH else 2 * 64 * 1024
+    kept = 0 if denormals == FLUSH else 64 * 1024
     assert run_emulated(tmp_path, "main") == f"1 {kept}\n"
 
 
