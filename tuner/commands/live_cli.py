@@ -146,7 +146,8 @@ def report(
         ),
     ] = None,
     full: Annotated[
-        bool, typer.Option("--full", help="Add the code of all kernels, which takes longer.")
+        bool,
+        typer.Option("--full", help="Leave nothing out of a large database, which takes longer."),
     ] = False,
     json: JsonOption = None,
 ) -> None:

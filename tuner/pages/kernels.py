@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-import time
+import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from tunefarm.compiler.content_cache import NOT_WHAT_WAS_KEPT, ContentCache, cache_key
-from tunefarm.compiler.errors import MeasureError, TunefarmError
-from tunefarm.compiler.kernels.serialize import kernel_from_json
-from tunefarm.compiler.kernels.verify import verify_kernel
-from tunefarm.compiler.llvm.compile_kernel import emit_loops
-from tunefarm.compiler.llvm.machine import assembly
-from tunefarm.compiler.schedule.apply_schedule import lower
-from tunefarm.compiler.schedule.schedule import Schedule
-from tunefarm.compiler.stages import format_program
-from tunefarm.compiler.target import Target
+from tunefarm.compiler.errors import MeasureError
 from tunefarm.configs.settings import shown_precision
-from tunefarm.db.records import BestRecord, TargetRecord, TaskKey, TrialRecord
+from tunefarm.db.records import BestRecord, TaskKey, TrialRecord
 from tunefarm.tuner.confirm.verdict import compare
 from tunefarm.tuner.pages.contents import Contents, TaskRecords, seconds_in_models
 from tunefarm.tuner.pages.packed import shortened
@@ -34,7 +25,7 @@ from tunefarm.tuner.records.trials import (
     latency_of,
 )
 from tunefarm.tuner.reports.gains import gain, gain_class
-from tunefarm.tuner.reports.report import format_seconds, format_share, format_time
+from tunefarm.tuner.reports.report import KEY_CHARACTERS, format_seconds, format_share, format_time
 
 # A kernel's trials as points: which latency was found when, and what became of it.
 
@@ -141,7 +132,6 @@ def _step(step: Any) -> str:
 
 
 NOT_CONFIRMED = "not confirmed"
-_SPARK_WIDTH, _SPARK_HEIGHT = 120, 24
 _MOST_TRIALS_LISTED = 10
 
 
@@ -251,7 +241,6 @@ def _row(kernel: Kernel, total: float) -> dict[str, Any]:
         "trials": len(trials),
         "failed": failed,
         "lost": lost,
-        "curve": sparkline(trials),
     }
 
 
@@ -259,29 +248,8 @@ def _sortable(value: float) -> float:
     return value if math.isfinite(value) else 0.0
 
 
-def sparkline(trials: Sequence[TrialRecord]) -> str:
-    """The points of a small drawing: best latency after each trial, on a logarithmic scale."""
-    best = math.inf
-    points = []
-    for number, trial in enumerate(trials):
-        seconds = latency_of(trial)
-        if seconds < best:
-            best = seconds
-            points.append((number, math.log(best)))
-    if not points or len(trials) < 2:
-        return ""
-    points.append((len(trials) - 1, points[-1][1]))
-    low, high = points[-1][1], points[0][1]
-    span, width = max(high - low, 1e-9), len(trials) - 1
-    return " ".join(
-        f"{number * _SPARK_WIDTH / width:.0f},"
-        f"{2 + (high - height) / span * (_SPARK_HEIGHT - 4):.0f}"
-        for number, height in points
-    )
-
-
-def details_of(kernel: Kernel, roof: Mapping[str, Any] | None, code: Any) -> dict[str, Any]:
-    """What is shown when a kernel is opened; `roof` and `code` are as their files make them."""
+def details_of(kernel: Kernel, roof: Mapping[str, Any] | None, database: str) -> dict[str, Any]:
+    """What is shown when a kernel is opened; `roof` is as its file makes it."""
     records, best = kernel.records, kernel.best
     key = kernel.key
     facts = [
@@ -309,11 +277,17 @@ def details_of(kernel: Kernel, roof: Mapping[str, Any] | None, code: Any) -> dic
         "finalists": _finalists_of(records.trials, best),
         "roof": roof,
         "schedule": _schedule(kernel.applied),
-        "code": code,
+        "inspect": shlex.join(_inspected(key, database)),
         "failures": _failures_of(records.trials),
         "quality": _quality_of(records.trials),
         "fastest": _fastest(records.trials),
     }
+
+
+def _inspected(key: TaskKey, database: str) -> list[str]:
+    """The command that prints the kernel's code, of a model that has it."""
+    named = ["--db", database, "--kernel", key.workload[:KEY_CHARACTERS]]
+    return ["tune", "inspect", "MODEL", *named, "--threads", str(key.threads), "--stage", "asm"]
 
 
 def _schedule(trial: TrialRecord | None) -> dict[str, Any] | None:
@@ -494,71 +468,3 @@ def _typical(values: Sequence[float]) -> str:
     if not values:
         return "-"
     return f"{format_share(median(values))} typically, {format_share(max(values))} at most"
-
-
-CODE_SECONDS = 1.5
-"""That a page takes for making code that is not in the cache."""
-_CHARACTERS = 200_000
-_UNREADABLE = (TunefarmError, *NOT_WHAT_WAS_KEPT, ArithmeticError, AssertionError, RuntimeError)
-"""What making code of other people's records may raise."""
-
-
-@dataclass(slots=True)
-class CodeMaker:
-    """Makes the code of kernels until `seconds` have passed (None: of all that are asked for).
-
-    Loop nest and assembly are made from the records alone, which takes up to a second for a kernel.
-    So they are kept in the cache of compiled code, and a page has them for the kernels that cost
-    most, while there is time.
-    """
-
-    cache: ContentCache | None
-    seconds: float | None = CODE_SECONDS
-    _spent: float = field(default=0.0, init=False)
-
-    def code_of(self, kernel: Kernel, target: TargetRecord | None) -> dict[str, str]:
-        """`loops` and `assembly` as strings, or a `note` that says why there are none."""
-        if kernel.applied is None:
-            return {"note": "no schedule of it can be applied"}
-        if target is None:
-            return {"note": "its target is not in the database"}
-        schedule, value = kernel.applied.schedule, kernel.records.workload.kernel
-        key = cache_key("page", value, schedule, target.description)
-        kept = None if self.cache is None else self.cache.find(key)
-        if kept is not None and _is_code(kept[0]):
-            return dict(kept[0])
-        if self.seconds is not None and self._spent >= self.seconds:
-            return {"note": "left out to save time: tune report --full has the code of all kernels"}
-        begin = time.monotonic()
-        try:
-            code = _made(value, schedule, Target.from_json(_object(target.description)))
-        except _UNREADABLE as error:
-            code = {"note": f"this version of the compiler cannot make it: {_message(error)}"}
-        self._spent += time.monotonic() - begin
-        if self.cache is not None:
-            self.cache.add(key, code)
-        return code
-
-
-def _made(value: Any, schedule: Any, target: Target) -> dict[str, str]:
-    kernel = kernel_from_json(value)
-    verify_kernel(kernel)
-    steps = Schedule.from_json(schedule)
-    nest = lower(kernel, steps)
-    text = str(emit_loops(nest, steps, target, "kernel"))
-    loops, code = format_program(nest), assembly(text, target)
-    return {"loops": loops[:_CHARACTERS], "assembly": code[:_CHARACTERS]}
-
-
-def _is_code(facts: Any) -> bool:
-    return isinstance(facts, dict) and all(isinstance(text, str) for text in facts.values())
-
-
-def _object(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise TypeError("no JSON object")
-    return value
-
-
-def _message(error: Exception) -> str:
-    return error.message if isinstance(error, TunefarmError) else type(error).__name__

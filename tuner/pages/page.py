@@ -22,9 +22,6 @@ from tunefarm.db.store import Store
 from tunefarm.tuner.pages.best_curve import best_curve
 from tunefarm.tuner.pages.contents import Contents, PageOptions, read_contents
 from tunefarm.tuner.pages.kernels import (
-    CODE_SECONDS,
-    CodeMaker,
-    Kernel,
     details_of,
     kernels_of,
     rows_of,
@@ -60,7 +57,6 @@ def parts_of(store: Store, options: PageOptions) -> dict[str, Any]:
     """What a page shows, by its parts. Raises SettingsError as `page_of` does."""
     contents = read_contents(store, options)
     kernels = kernels_of(contents)
-    maker = CodeMaker(_cache(), None if options.full else CODE_SECONDS)
     roofs = rooflines(contents, kernels)
     return {
         "name": contents.name,
@@ -68,18 +64,11 @@ def parts_of(store: Store, options: PageOptions) -> dict[str, Any]:
         "jobs": jobs_of(contents),
         "models": models_of(contents, kernels),
         "kernels": rows_of(kernels),
-        "details": {k.anchor: _details(contents, k, maker, roofs.get(k.anchor)) for k in kernels},
+        "details": {k.anchor: details_of(k, roofs.get(k.anchor), contents.name) for k in kernels},
         "left_out": contents.left_out,
         "plans": plan_rows(store),
         "sizes": size_tables(store),
     }
-
-
-def _details(
-    contents: Contents, kernel: Kernel, maker: CodeMaker, roof: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    code = maker.code_of(kernel, contents.targets.get(kernel.key.target))
-    return details_of(kernel, roof, code)
 
 
 def json_of(parts: Mapping[str, Any]) -> dict[str, Any]:

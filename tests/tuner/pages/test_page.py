@@ -79,7 +79,6 @@ def test_the_page_has_jobs_kernels_and_a_drawing(store: Store) -> None:
         "not confirmed",
     ):
         assert text in texts
-    assert '<polyline points="0,2 40,22 120,22"/>' in page
     points = details(page)["k0"]["trials"]["points"]
     assert {kind: group["x"] for kind, group in points.items() if group["x"]} == {
         "measured": [1, 2],

@@ -160,12 +160,6 @@ function failures(items) {
     h("summary", {}, `${item.count} ${item.status}: ${item.reason}`), h("p", {}, item.example), h("pre", {}, item.error)));
 }
 
-function code(item) {
-  if (item.note) return [h("p", { class: "dim" }, item.note)];
-  return [h("details", { open: "" }, h("summary", {}, "loop nest"), h("pre", { class: "loops" }, item.loops)),
-    h("details", {}, h("summary", {}, "assembly"), h("pre", { class: "assembly" }, item.assembly))];
-}
-
 function detailsOf(data) {
   const back = h("p", {}, h("a", { href: "#kernels" }, "back to the table"));
   const facts = h("dl", { class: "facts" }, data.facts.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
@@ -179,7 +173,7 @@ function detailsOf(data) {
     h("div", { class: "pair" }, h("div", {}, facts), data.roof ? h("div", {}, h("h4", {}, "Time against the roofline"), roofline(data.roof)) : null),
     h("h4", {}, "Latency over trials"), h("div", { class: "plot", "data-plot": "trials" }),
     h("h4", {}, "Finalists"), finalists(data.finalists),
-    h("h4", {}, "Applied schedule"), schedule, code(data.code),
+    h("h4", {}, "Applied schedule"), schedule, h("p", { class: "dim" }, "Its code: ", h("code", {}, data.inspect)),
     h("h4", {}, "Fastest trials of the search"), table(["latency", "sketch", "choices"], data.fastest),
     h("h4", {}, "Why candidates failed"), failures(data.failures),
     h("h4", {}, "Quality of the measurements"), quality, drift,
