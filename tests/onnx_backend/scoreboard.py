@@ -24,13 +24,14 @@ import collections
 import json
 import multiprocessing
 import re
+import signal
 import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkContext, ForkProcess
 from pathlib import Path
 from typing import Any
 
@@ -308,78 +309,34 @@ def compare(
     return ""
 
 
-@dataclass(slots=True)
-class _Worker:
-    process: ForkProcess
-    connection: Connection
-    position: int = -1
+_CASES: list[TestCase] = []
+"""What worker processes run: they are forked, and get numbers."""
 
 
 def run_cases(cases: Sequence[TestCase], engine: str, workers: int = 1) -> Iterator[Result]:
-    """Run cases in worker processes; results come as they are ready."""
-    context = multiprocessing.get_context("fork")
-    waiting = collections.deque(range(len(cases)))
-    busy: list[_Worker] = []
-    try:
-        while waiting or busy:
-            while waiting and len(busy) < workers:
-                worker = _start(context, cases, engine)
-                worker.position = waiting.popleft()
-                worker.connection.send(worker.position)
-                busy.append(worker)
-            ready = wait([worker.connection for worker in busy], timeout=TIMEOUT_SECONDS)
-            if not ready:
-                for worker in busy:
-                    worker.process.kill()
-            for worker in list(busy):
-                if ready and worker.connection not in ready:
-                    continue
-                yield _receive(worker, cases[worker.position])
-                if worker.process.is_alive() and waiting:
-                    worker.position = waiting.popleft()
-                    worker.connection.send(worker.position)
-                else:
-                    _stop(worker)
-                    busy.remove(worker)
-    finally:
-        for worker in busy:
-            _stop(worker)
+    """Run cases in worker processes; one whose process dies, or takes too long, has crashed."""
+    _CASES[:] = cases
+    waiting = list(range(len(cases)))
+    while waiting:
+        with ProcessPoolExecutor(workers, multiprocessing.get_context("fork")) as pool:
+            found = [pool.submit(_run, position, engine) for position in waiting]
+            try:
+                for future in found:
+                    yield future.result()
+                    waiting.pop(0)
+            except BrokenProcessPool as error:  # by one worker it is known which case did it
+                if workers == 1:
+                    case = cases[waiting.pop(0)]
+                    yield Result(case.name, case.kind, "CRASHED", str(error))
+                workers = 1
 
 
-def _start(context: ForkContext, cases: Sequence[TestCase], engine: str) -> _Worker:
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(cases, engine, theirs), daemon=True)
-    process.start()
-    theirs.close()
-    return _Worker(process, ours)
-
-
-def _stop(worker: _Worker) -> None:
-    worker.connection.close()
-    worker.process.kill()
-    worker.process.join()
-
-
-def _work(cases: Sequence[TestCase], engine: str, connection: Connection) -> None:
+def _run(position: int, engine: str) -> Result:
+    signal.alarm(TIMEOUT_SECONDS)  # ends the process
     warnings.simplefilter("ignore")
     np.seterr(all="ignore")
-    while True:
-        try:
-            position = connection.recv()
-        except EOFError:
-            return
-        connection.send(run_case(cases[position], ENGINES[engine]))
-
-
-def _receive(worker: _Worker, case: TestCase) -> Result:
-    try:
-        result = worker.connection.recv()
-    except (EOFError, ConnectionResetError):
-        worker.process.join()
-        code = worker.process.exitcode
-        return Result(case.name, case.kind, "CRASHED", f"the process died with status {code}")
-    if not isinstance(result, Result):
-        raise TypeError(f"a worker sent {type(result)}")
+    result = run_case(_CASES[position], ENGINES[engine])
+    signal.alarm(0)
     return result
 
 
