@@ -166,8 +166,8 @@ def docs(
         bool, typer.Option("--serve", help="Serve the site for a browser on this machine.")
     ] = False,
     port: Annotated[
-        int, typer.Option(min=0, max=65535, metavar="P", help="Port of --serve; 0: a free one.")
-    ] = 0,
+        int, typer.Option(min=1, max=65535, metavar="P", help="Port of --serve.")
+    ] = 8000,
     json: JsonOption = None,
 ) -> None:
     """Read the documentation: a page in the terminal, or all of it as a site. Needs no network."""
@@ -181,17 +181,11 @@ def docs(
         build_site(folder)
         print(folder / "index.html")
     elif serve:
-        _serve(port)
+        from tunefarm.tuner.docs.site import serve_site
+
+        serve_site(port)
     else:
         _print_page(page, json)
-
-
-def _serve(port: int) -> None:
-    from tunefarm.tuner.docs.site import address_of, served_site
-
-    with served_site(port) as server:
-        print(address_of(server), flush=True)
-        server.serve_forever()
 
 
 def _print_page(name: str | None, json: str | None) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import socket
-import urllib.request
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -16,7 +14,7 @@ from tunefarm.configs.errors import SettingsError
 from tunefarm.tuner.commands.docs_hooks import root_command
 from tunefarm.tuner.docs import site
 from tunefarm.tuner.docs.pages import PAGES, all_pages
-from tunefarm.tuner.docs.site import address_of, build_site, check_folder, served_site
+from tunefarm.tuner.docs.site import build_site, check_folder
 
 _LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
 _STYLE_URL = re.compile(r"(?:url\(|@import)\s*['\"]?([^'\")\s]+)")
@@ -69,20 +67,22 @@ def test_links_to_elsewhere_are_addresses(built: Path) -> None:
 
 @pytest.mark.parametrize("text", ["[gone](gone.md)", "[gone](index.md#gone)", "[gone](/gone)"])
 def test_a_broken_link_is_an_error(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     _small_site(tmp_path, monkeypatch, f"# Index\n\n{text}\n")
-    with pytest.raises(SettingsError, match="gone"):
+    with pytest.raises(SettingsError, match="warning"):
         build_site(tmp_path / "built")
+    assert "gone" in caplog.text
 
 
 def test_a_page_that_is_not_in_the_navigation_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     _small_site(tmp_path, monkeypatch, "# Index\n")
     (tmp_path / "docs/pages/lost.md").write_text("# Lost\n", encoding="utf-8")
-    with pytest.raises(SettingsError, match=r"lost\.md"):
+    with pytest.raises(SettingsError, match="warning"):
         build_site(tmp_path / "built")
+    assert "lost.md" in caplog.text
 
 
 def _small_site(folder: Path, monkeypatch: pytest.MonkeyPatch, index: str) -> None:
@@ -115,27 +115,3 @@ def test_a_site_is_written_anew(tmp_path: Path, built: Path) -> None:
 
 def test_pages_are_sources_of_the_package() -> None:
     assert all(path.suffix in (".md", ".png", ".svg") for path in PAGES.rglob("*.*"))
-
-
-def test_the_site_is_served_on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        site, "build_site", lambda folder: (folder / "index.html").write_text("here", "utf-8")
-    )
-    with served_site(0) as server:
-        import threading
-
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        assert server.server_address[0] == "127.0.0.1"
-        with urllib.request.urlopen(address_of(server), timeout=30) as answer:
-            assert answer.read() == b"here"
-        server.shutdown()
-        thread.join(30)
-
-
-def test_a_port_that_is_taken_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(site, "build_site", lambda folder: None)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(SettingsError, match=f"port {port}"), served_site(port):
-            pass
