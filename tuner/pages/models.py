@@ -5,6 +5,7 @@ chosen for them as a whole: points of speed and error.
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -28,7 +29,6 @@ from tunefarm.db.records import JobRecord, LatencyRecord, PlanRecord
 from tunefarm.db.store import Store
 from tunefarm.measure.measurement import is_unchanged
 from tunefarm.tuner.building.recorded_plan import BY_GRAPH
-from tunefarm.tuner.pages.best_curve import round_values
 from tunefarm.tuner.pages.contents import Contents
 from tunefarm.tuner.pages.kernels import Kernel
 from tunefarm.tuner.pages.model_graph import colours_of, drawing_of, legend_of
@@ -40,6 +40,7 @@ from tunefarm.tuner.records.model_latencies import (
     ModelTimes,
     Ratio,
 )
+from tunefarm.tuner.records.size_ranges import SizePlan
 from tunefarm.tuner.reports.gains import gain, gain_class
 from tunefarm.tuner.reports.report import (
     format_bytes,
@@ -155,8 +156,6 @@ def _aligned(
 
 MOST_DRAWN = 6
 """Graphs that are drawn, of the newest models; `--full` draws all."""
-MOST_SPEED_UP = 1e4
-"""Of a bar: what is more is no measurement."""
 _STATES = {"lost": "lost: its process is gone, what it recorded is kept"}
 
 
@@ -217,23 +216,9 @@ def _run(found: MeasuredModel) -> dict[str, Any]:
         "untuned": None if times.untuned is None or unchanged else format_seconds(times.untuned),
         "gain": None if ratio is None else gain(ratio.ratio, ratio.low, ratio.high),
         "gain_class": "same" if ratio is None else gain_class(ratio.low, ratio.high),
-        "interval": None if ratio is None or unchanged else _interval(ratio),
         "refused": _refused(times.refused),
         "claims": _claims(times),
     }
-
-
-def _interval(ratio: Ratio) -> dict[str, Any] | None:
-    """The bar of a speed-up over the untuned model on an axis from 0, in per cent of the width."""
-    if not 1.0 / MOST_SPEED_UP < ratio.low <= ratio.ratio <= ratio.high < math.inf:
-        return None
-    end = max(1.1, 1.05 / ratio.low)
-    places = {"low": 1 / ratio.high, "ratio": 1 / ratio.ratio, "high": 1 / ratio.low, "one": 1.0}
-    ticks = [
-        {"at": round(100 * value / end, 2), "text": f"{value:g}x"}
-        for value in round_values(0.0, end)
-    ]
-    return {name: round(100 * value / end, 2) for name, value in places.items()} | {"ticks": ticks}
 
 
 def _refused(refused: Ratio | None) -> str:
@@ -399,3 +384,33 @@ def _contraction(item: Any, precisions: Any) -> dict[str, object]:
         "gained": f"{1 - now / before:.0%}",
         "error": "-" if error is None else f"{float(error):.2g}",
     }
+
+
+def size_tables(store: Store) -> list[dict[str, object]]:
+    """What jobs found for models with a range of sizes, the newest first.
+
+    Of whole models where they were measured, else of the kernels that depend on sizes.
+    """
+    found: list[dict[str, object]] = []
+    for record in model_queries.plans(store):
+        try:
+            plan = SizePlan.from_json(record.plan)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            continue  # a choice of precisions, or what others wrote
+        title = f"{record.model_name}, {with_count(record.threads, 'thread')}, "
+        title += format_time(record.created)
+        times, other = plan.models, "untuned"
+        if not times:
+            title, times, other = f"kernels of {title}", plan.seconds, "one schedule for all sizes"
+        if len(times) > 1:
+            rows = [
+                {"sizes": sizes, "cells": [format_seconds(seconds) for seconds in times[sizes]]}
+                for sizes in sorted(times, key=_magnitude)
+            ]
+            found.append({"title": title, "names": ["tuned", other], "rows": rows})
+    return found
+
+
+def _magnitude(sizes: str) -> int:
+    """The product of all sizes: what computes less comes first."""
+    return math.prod(map(int, re.findall(r"=(\d{1,10})\b", sizes)))

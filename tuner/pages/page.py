@@ -30,6 +30,7 @@ from tunefarm.tuner.pages.models import (
     jobs_of,
     models_of,
     plan_rows,
+    size_tables,
 )
 from tunefarm.tuner.pages.packed import packed, packed_text, visible
 from tunefarm.tuner.pages.roofline import rooflines
@@ -41,7 +42,6 @@ from tunefarm.tuner.reports.report import (
     format_duration,
     format_seconds,
 )
-from tunefarm.tuner.reports.size_tables import size_tables
 from tunefarm.tuner.reports.terminal import readable
 
 TEMPLATES = Path(__file__).parent / "templates"

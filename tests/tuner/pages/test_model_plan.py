@@ -160,18 +160,3 @@ def test_engines_are_compared_or_the_command_is_named(store: Store) -> None:
     kept(store, replace(PLANNED, engines=(engine,)), 2)
     page = page_of(store)
     assert "1.57 (1.50 to 1.64)" in page and "tune bench --model" not in page
-
-
-def test_the_bar_of_a_speed_up_has_an_axis(store: Store) -> None:
-    kept(store, replace(PLANNED, untuned=2.0, over_untuned=Ratio(0.5, 0.4, 0.625)))
-    interval = section(store)["runs"][0]["interval"]
-    assert [tick["text"] for tick in interval["ticks"]] == ["0x", "1x", "2x"]
-    at = {tick["text"]: tick["at"] for tick in interval["ticks"]}
-    assert at["2x"] == interval["ratio"] and at["1x"] == interval["one"]
-    assert interval["low"] < interval["ratio"] < interval["high"] <= 100
-    assert ">2x</span>" in page_of(store)
-
-
-def test_bars_of_absurd_ratios_are_left_out(store: Store) -> None:
-    kept(store, replace(PLANNED, over_untuned=Ratio(1e-300, 1e-301, 1e-299)))
-    assert section(store)["runs"][0]["interval"] is None

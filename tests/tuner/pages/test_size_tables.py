@@ -7,9 +7,9 @@ from pathlib import Path
 from tests.db.examples import TARGET, plan
 from tests.tuner.pages.parsed import EVIL, parsed
 from tunefarm.db.store import Store
+from tunefarm.tuner.pages.models import size_tables
 from tunefarm.tuner.pages.page import page_of
 from tunefarm.tuner.records.size_ranges import SizePlan, SizeRange
-from tunefarm.tuner.reports.size_tables import size_tables
 
 RANGE = SizeRange({"seq": (1, 64)}, {})
 KERNELS = {"seq=1": (1e-6, 2e-6), "seq=64": (1e-4, 1e-4)}
