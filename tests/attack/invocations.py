@@ -101,7 +101,6 @@ _WORDS = {
     "key": ("missing", "folder", "\udcff", _LONG),
     "source": ("", "missing", "m.onnx", "text", "\udcff", _LONG),
     "until": ("", "25:00", "7", "2020-01-01", "\udcff", _LONG),
-    "on_finish": ("", " "),
     "input": ("", "x", "x=", "=x.npy", "none=x.npy", *(f"x={name}" for name in _OTHERS if name)),
 }
 _VALID = {

@@ -87,8 +87,7 @@ class NightOnFarm:
         """Start the runner of the queue, or another one after the last was killed."""
         until = datetime.fromtimestamp(self.deadline, UTC).isoformat()
         files = ["--json", str(self.folder / "night.json")]
-        finish = ["--on-finish", f'echo "$TUNE_STATUS" > {self.folder}/finished']
-        arguments = ["jobs", "run", "--db", str(self.db), "--until", until, *files, *finish]
+        arguments = ["jobs", "run", "--db", str(self.db), "--until", until, *files]
         log = (self.folder / "night.log").open("a")
         with log:
             self.runner = subprocess.Popen(
@@ -217,8 +216,6 @@ def judge(night: NightOnFarm, off: float, status: int) -> list[tuple[str, str, b
     share = again / max(1, count)
     rows.append(("schedules measured again to know them better", f"{again}", share <= AGAIN_SHARE))
     rows.append(("damaged records", str(len(problems)), not problems))
-    told = (night.folder / "finished").read_text().strip()
-    rows.append(("--on-finish was told", f"status {told}", told == str(status)))
     summary = json.loads((night.folder / "night.json").read_text())
     rows.append(
         (

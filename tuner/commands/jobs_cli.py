@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -225,15 +223,6 @@ def jobs_run(
         float | None,
         typer.Option(min=0.1, max=_LONGEST_MINUTES, metavar="M", help="How many minutes to run."),
     ] = None,
-    on_finish: Annotated[
-        str | None,
-        typer.Option(
-            "--on-finish",
-            metavar="CMD",
-            help="Shell command to run at the end, with TUNE_STATUS and TUNE_SUMMARY (JSON) in its "
-            "environment.",
-        ),
-    ] = None,
     db: DbOption = None,
     json: JsonOption = None,
 ) -> None:
@@ -262,8 +251,6 @@ def jobs_run(
         night.run()
         summary = _summary(store, night)
     show(json, summary.to_json(), entries_table(summary.entries), "\n".join(night_lines(summary)))
-    if on_finish is not None:
-        _finish(on_finish, summary, json, folder)
     if store.lost and not night.interrupted:
         raise DatabaseError(store.lost)
     raise typer.Exit(summary.status)
@@ -278,27 +265,6 @@ def _summary(store: Store, night: QueueRunner) -> QueueSummary:
     return QueueSummary(
         store.name, night.began, steady_time(), night.deadline, status, night.interrupted, found
     )
-
-
-def _finish(command: str, summary: QueueSummary, json: str | None, folder: Path) -> None:
-    """Run the user's command; what it prints goes to stderr, and so does how it failed."""
-    if json is None or json == "-":
-        json = str(folder / "summary.json")
-        write_json(json, summary.to_json())
-    variables = [f"TUNE_STATUS={summary.status}", f"TUNE_SUMMARY={os.path.abspath(json)}"]
-    sys.stdout.flush()
-    try:
-        ended = subprocess.run(
-            ["env", *variables, "sh", "-c", command],
-            stdin=subprocess.DEVNULL,
-            stdout=2,
-            check=False,
-        ).returncode
-    except OSError as error:
-        note(f"--on-finish cannot run: {error.strerror or error}")
-        return
-    if ended != 0:
-        note(f"--on-finish failed with status {ended}: {command}")
 
 
 def _location(db: str | None) -> tuple[str, str | None]:
