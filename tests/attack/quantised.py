@@ -15,9 +15,9 @@ import numpy as np
 import onnx
 
 from tests.attack.attack import Attack, Outcome
+from tests.attack.drawn_quantised import draw
 from tests.attack.forked import End, run_forked
 from tests.attack.targets import drawn_target, with_target
-from tests.compiler.drawn_quantised import draw
 from tunefarm import compiler
 
 SECONDS = 60.0

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.attack.drawn_quantised import draw
 from tests.attack.quantised import SAME, WRONG, Quantised
-from tests.compiler.drawn_quantised import draw
 from tunefarm.compiler.frontend import converter
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode

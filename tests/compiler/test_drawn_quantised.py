@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.compiler.drawn_quantised import DrawnModel, Values, draw
+from tests.attack.drawn_quantised import DrawnModel, Values, draw
 from tests.compiler.graph.graph_helpers import evaluate_program
 from tunefarm import compiler
 from tunefarm.compiler.frontend.import_onnx import import_onnx
