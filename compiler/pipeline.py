@@ -85,12 +85,14 @@ class Compiled:
 
     `program` has its kernels, `schedules` by workload key what each of them was built with, `spec`
     is what an executable is made of, and `graph` the optimised one that the kernels are from.
+    `llvm` is each kernel's text by workload key, if it was to be kept.
     """
 
     program: KernelProgram
     schedules: Mapping[str, KernelSchedule]
     spec: ExecutableSpec
     graph: Graph
+    llvm: Mapping[str, str]
 
     @property
     def kernels(self) -> dict[str, FusedKernel]:
@@ -118,6 +120,7 @@ def compile_model(
     cache: ObjectCache | None = None,
     limits: Limits | None = None,
     fallback: bool = False,
+    keep_llvm: bool = False,
     guards: Sequence[SizeGuard] = (),
     plan: GraphPlan | None = DEFAULT_PLAN,
 ) -> Compiled:
@@ -131,14 +134,14 @@ def compile_model(
     `denormals` ("flush" or "keep"; None: as the precision has it) what becomes of floats too small
     to be normal. `cache` has code that was made before. What the model needs is within `limits`, or
     refused; they are this machine's if None. `fallback` marks a variant for CPUs that cannot run
-    another one, `guards` say for which sizes it is one of
+    another one, `keep_llvm` asks for `Compiled.llvm`, `guards` say for which sizes it is one of
     several programs of a model. What `plan` says of the graph goes before the rules; None has it
     decided by estimates, as far as that is quick. Raises `ImportModelError` and its kinds for
     models that cannot be compiled, and `PlanError` for a plan that does not fit; a schedule that
     does not fit is reported, not raised.
     """
     target = host_target() if target is None else target
-    stages = Stages(STAGES, dump_after, dump_kernels)
+    stages = Stages(STAGES, dump_after, dump_kernels, keep=("llvm",) if keep_llvm else ())
     numerics = Numerics.of(numerics)
     if denormals is not None:
         numerics = replace(numerics, denormals=denormals_of(denormals))
@@ -166,7 +169,8 @@ def compile_model(
     compile_entry = object_code if cache is None else cache.object_code
     whole = with_pool(entry, target.triple)
     entry_code = stages.run("entry_code", lambda: compile_entry(whole, target))
-    return Compiled(program, schedules, replace(spec, entry=entry_code), graph)
+    llvm = {key: str(emitted) for key, emitted in stages.kept.get("llvm", {}).items()}
+    return Compiled(program, schedules, replace(spec, entry=entry_code), graph, llvm)
 
 
 def kernels_of(

@@ -30,6 +30,12 @@ from tunefarm.compiler.types.tensor_type import Array, Attribute, TensorType, by
 FORMAT = 1
 
 
+def graph_to_json(graph: Graph) -> dict[str, Any]:
+    """The graph as JSON values, of constants their SHA-256."""
+    constants = {name: {"sha256": _sha256(array)} for name, array in graph.constants.items()}
+    return {**structure_to_json(graph), "constants": constants}
+
+
 def structure_to_json(graph: Graph) -> dict[str, Any]:
     """Everything about the graph but its constants, as JSON values."""
     signature = graph.signature

@@ -18,6 +18,7 @@ from tests.onnxruntime_session import assert_agrees
 from tunefarm import compiler
 from tunefarm.compiler import kernel_stages
 from tunefarm.compiler.content_cache import ContentCache
+from tunefarm.compiler.emit import llvm_text
 from tunefarm.compiler.errors import ImportModelError, ScheduleError, SettingsError, VerifyError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto, import_onnx
 from tunefarm.compiler.frontend.zoo import build_model
@@ -244,13 +245,14 @@ def test_kernel_without_a_schedule_that_fits_runs_as_scalar_loops_and_is_reporte
     expected = {report.name for report in compiler.build(graph).kernels}
     monkeypatch.setattr(spaces, "REDUCING", ())
     monkeypatch.setattr(spaces, "MOVING", (sketches,))
-    compiled = compile_model(graph)
+    compiled = compile_model(graph, keep_llvm=True)
     spec = compiled.spec
     assert {report.name for report in spec.kernels} == expected
     for report in spec.kernels:
         assert (report.schedule_source, report.record_id) == ("naive", None)
         assert report.note.startswith("the default schedule does not fit: ")
     assert_equals_reference(Executable(spec), mlp)
+    assert "define" in llvm_text(compiled)
 
 
 def test_compiled_says_what_each_kernel_was_chosen_and_built_with(conv_net: Path) -> None:
@@ -273,6 +275,19 @@ def test_compiled_says_what_each_kernel_was_chosen_and_built_with(conv_net: Path
     assert compiled.kernels == {
         key: calls[0].kernel for key, calls in compiled.program.kernel_calls().items()
     }
+
+
+def test_llvm_is_kept_where_it_is_asked_for_though_code_is_known(mlp: Path, tmp_path: Path) -> None:
+    cache = ObjectCache(ContentCache(tmp_path))
+    plain = compile_model(mlp, cache=cache)
+    assert plain.llvm == {}
+    made = cache.misses
+    kept = compile_model(mlp, cache=cache, keep_llvm=True)
+    assert cache.misses == made  # no code is made again
+    assert kept.spec.objects == plain.spec.objects
+    assert kept.llvm.keys() == kept.schedules.keys()
+    for key, text in kept.llvm.items():
+        assert f"define void @kernel_{key}(" in text
 
 
 def _out_of_range(nest: LoopNest) -> LoopNest:

@@ -13,6 +13,9 @@ import pytest
 
 from tests.end_to_end.tiny_model import tiny_model
 from tests.onnxruntime_session import exact_session
+from tunefarm.compiler.graph.serialize import graph_from_structure
+from tunefarm.compiler.llvm.machine import object_code
+from tunefarm.compiler.target import host_target
 from tunefarm.tuner.building.request import FORMS
 from tunefarm.tuner.commands.cli import app
 from tunefarm.tuner.commands.command_line import run_command
@@ -75,6 +78,31 @@ def test_an_object_is_linked_as_the_next_line_says(
     shell(folder, f"{command} && ./your_program")
 
 
+def test_assembly_is_assembled_as_the_next_line_says(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert build("asm", "tiny.s") == 0
+    shell(folder, next_command(capsys.readouterr().out))
+    assert " T tunefarm_run" in shell(folder, "nm tiny.o")
+
+
+def test_llvm_is_one_module(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert build("llvm", "tiny.ll") == 0
+    text = (folder / "tiny.ll").read_text()
+    assert "define void @tunefarm_run(" in text and "define void @kernel_" in text
+    assert next_command(capsys.readouterr().out).startswith("llc -O2 ")
+    assert object_code(text, host_target()).startswith(b"\x7fELF")
+
+
+def test_the_graph_is_json_without_the_weights(folder: Path) -> None:
+    assert build("graph", "tiny.json") == 0
+    value = json.loads((folder / "tiny.json").read_text())
+    graph = graph_from_structure(value, {})
+    assert graph.inputs == ("x",) and graph.outputs == ("y",)
+    assert any(node.operator == "conv" for node in graph.nodes)
+    assert all(set(constant) == {"sha256"} for constant in value["constants"].values())
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_reports_every_kernel(
     form: str, folder: Path, capsys: pytest.CaptureFixture[str]
@@ -99,13 +127,13 @@ def test_a_required_share_that_is_not_tuned_emits_nothing(
     ("form", "output", "expected"),
     [
         ("objct", "out.o", "--emit objct: there is no such form (did you mean object?)"),
-        ("exe", "out", "there is no such form (known: artifact, c, object)"),
+        ("exe", "out", "there is no such form (known: artifact, c, object, llvm, asm, graph)"),
         (LIBRARY, "tiny-1.onnx", "a folder is wanted"),
         (LIBRARY, "", "not the name of a folder"),
         ("object", "net.h", "where the header goes"),
         ("object", "tiny-1.onnx", "is an input"),
-        ("artifact", ".", "it is a folder"),
-        ("object", "nowhere/tiny.o", "no folder nowhere"),
+        ("llvm", ".", "it is a folder"),
+        ("asm", "nowhere/tiny.s", "no folder nowhere"),
     ],
 )
 def test_what_cannot_be_emitted_is_refused_in_one_line(

@@ -179,6 +179,7 @@ def test_a_library_holds_values_and_bounds_for_several_cpus(folder: Path) -> Non
         (("--targets", "x86-64-v3,x86-64-v9"), "unknown target 'x86-64-v9' (did you mean"),
         (("--targets", "x86-64-v3,x86-64-v3"), "the target x86-64-v3 is given twice"),
         (("--targets", "x86-64-v3,,host"), "names of targets, separated by commas"),
+        (("--targets", "x86-64-v2,x86-64-v3", "--emit", "llvm"), "llvm holds one program"),
         (("--targets", "x86-64-v2,armv8-neon", "--emit", LIBRARY), "one kind of machine, not for"),
         (("--cc", "missing-gcc", "--emit", LIBRARY), "there is no C compiler 'missing-gcc'"),
         (("--shape", "batch=1..4|3..9"), "the bounds in '1..4|3..9' overlap"),
@@ -348,7 +349,7 @@ def test_a_parent_that_is_given_is_named(folder: Path, capsys: pytest.CaptureFix
     assert lineage_of("new.tuned").parents == (digest_of("tiny.tuned"),)
     assert tune(*command, "--parent", "none.tuned") == 1
     assert tune(*command, "--parent", "tiny.onnx") == 1
-    assert tune(*command, "--parent", "tiny.tuned", "--emit", "c") == 1
+    assert tune(*command, "--parent", "tiny.tuned", "--emit", "asm") == 1
     errors = capsys.readouterr().err
     assert "none.tuned" in errors and "is an ONNX model" in errors
     assert "--parent is for artifacts" in errors

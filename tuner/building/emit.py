@@ -1,12 +1,17 @@
-"""The forms of a built model other than the artifact: a C library, and object code."""
+"""The forms of a built model other than the artifact: C, object code, LLVM, assembly, JSON."""
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from tunefarm.compiler.emit import assembly_text, llvm_text
+from tunefarm.compiler.errors import ExportError
 from tunefarm.compiler.foreign_functions import CFunction, find_function
+from tunefarm.compiler.graph.serialize import graph_to_json
+from tunefarm.compiler.pipeline import Compiled
 from tunefarm.compiler.runtime.c_library.c_header import compile_command, object_command
 from tunefarm.compiler.runtime.c_library.c_interface import c_interface
 from tunefarm.compiler.runtime.c_library.c_programs import check_targets
@@ -20,7 +25,8 @@ from tunefarm.compiler.runtime.c_library.export_c import (
 from tunefarm.compiler.runtime.machine.check_target import platform_of
 from tunefarm.compiler.runtime.machine.toolchain import find_toolchain
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
-from tunefarm.compiler.target import host_target
+from tunefarm.compiler.target import Target, host_target
+from tunefarm.configs.files import write_text
 from tunefarm.tuner.building.request import LIBRARY, OBJECT, BuildRequest
 from tunefarm.tuner.building.size_values import programs_of
 from tunefarm.tuner.from_settings import targets_of
@@ -43,14 +49,28 @@ def check_c(request: BuildRequest) -> tuple[str, ...]:
     return output, str(header_path(output))
 
 
-def write_programs(
-    request: BuildRequest, programs: Sequence[ExecutableSpec]
-) -> tuple[tuple[str, ...], str]:
-    """Write programs of one model as C, the preferred one first; the files, and the command to type
-    next.
+def write_form(request: BuildRequest, built: Compiled) -> tuple[tuple[str, ...], str]:
+    """Write a form other than the artifact; the files, and the command to type next.
 
     In C the model has the name of its file. Raises TunefarmError.
     """
+    form, output, spec = request.form, request.output, built.spec
+    if form in (LIBRARY, OBJECT):
+        return write_programs(request, [spec])
+    if form == "graph":
+        # Of its constants only the SHA-256.
+        graph = graph_to_json(built.graph)
+        _write(output, json.dumps(graph, indent=1, ensure_ascii=False))
+        return (output,), f"less {shlex.quote(output)}"
+    text = llvm_text if form == "llvm" else assembly_text
+    _write(output, text(built))
+    return (output,), assemble_command(form, output, spec.target)
+
+
+def write_programs(
+    request: BuildRequest, programs: Sequence[ExecutableSpec]
+) -> tuple[tuple[str, ...], str]:
+    """Write programs of one model as C, the preferred one first; as `write_form`."""
     export = export_library if request.form == LIBRARY else export_object
     first, *others = programs
     files = export(
@@ -89,3 +109,28 @@ def _library(named: str) -> str:
     if not file.is_file():
         return f"-l:{shlex.quote(named)}"
     return f"{shlex.quote(str(file))} -Wl,-rpath,{shlex.quote(str(file.parent))}"
+
+
+def assemble_command(form: str, output: str, target: Target) -> str:
+    """What makes an object file of code as text: `asm` or `llvm`."""
+    code = Path(output).with_suffix(".o")
+    path = shlex.quote(output)
+    result = shlex.quote(f"{output}.o" if code == Path(output) else str(code))
+    if form == "asm":
+        return f"{_assembler(target)} -x assembler -c {path} -o {result}"
+    return f"llc -O2 --relocation-model=pic -filetype=obj {path} -o {result}"
+
+
+def _assembler(target: Target) -> str:
+    """The usual C compiler, told of the CPU where assemblers refuse what others lack: Arm."""
+    architecture = target.triple.split("-")[0]
+    is_other = platform_of(target) != platform_of(host_target())
+    compiler = f"{architecture}-linux-gnu-gcc" if is_other else "cc"
+    return f"{compiler} -mcpu={target.cpu}" if architecture == "aarch64" else compiler
+
+
+def _write(output: str, text: str) -> None:
+    try:
+        write_text(output, text + "\n")
+    except OSError as error:
+        raise ExportError(f"cannot write {output}: {error.strerror or error}") from error

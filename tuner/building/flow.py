@@ -22,6 +22,8 @@ from tunefarm.tuner.building.model_file import Future, begin_digest, other_file
 from tunefarm.tuner.building.report import build_report
 from tunefarm.tuner.building.request import (
     ARTEFACT,
+    CODE_TEXTS,
+    OF_SEVERAL,
     BuildRequest,
     BuildResult,
     built_artefact,
@@ -182,9 +184,8 @@ def _compiled(
     model_hash = structural_hash(graph)
     asked = (store, model_hash, settings, target)
     accept = request.accept_nominees
-    sizes, left = (
-        size_plan(*asked, accept_nominees=accept) if graph.signature is not None else (None, ())
-    )
+    is_sized = request.form in OF_SEVERAL and graph.signature is not None
+    sizes, left = size_plan(*asked, accept_nominees=accept) if is_sized else (None, ())
     if sizes is not None and request.dump_after is None:
         return _several(request, store, parent, graph)
     lowered = lower_model(graph, settings, request.precision, target, store)
@@ -198,6 +199,7 @@ def _compiled(
             target,
             numerics=lowered.numerics,
             dump_after=request.dump_after,
+            keep_llvm=request.form in CODE_TEXTS,
             plan=plan,
         )
 
@@ -213,9 +215,9 @@ def _compiled(
         note = keep_choice(lowered.chosen, request.name, graph, settings, target)
         report = replace(report, notes=(*report.notes, *filter(None, [note])))
     if request.form != ARTEFACT:
-        from tunefarm.tuner.building.emit import write_programs
+        from tunefarm.tuner.building.emit import write_form
 
-        files, command = write_programs(request, [built.spec])
+        files, command = write_form(request, built)
         return BuildResult(request.form, output, files, report, command)
     spec, chosen = built.spec, built.chosen
     model = KnownModel(model_hash, built.kernels, planned.plan)

@@ -54,6 +54,7 @@ def compile_with(
     fallback: bool = False,
     dump_after: str | None = None,
     dump_kernels: Collection[str] | None = None,
+    keep_llvm: bool = False,
     numerics: Numerics | None = None,
     guards: Sequence[SizeGuard] = (),
     plan: GraphPlan | None = DEFAULT_PLAN,
@@ -77,6 +78,7 @@ def compile_with(
         cache=objects,
         limits=limits_of(settings),
         fallback=fallback,
+        keep_llvm=keep_llvm,
         guards=guards,
         plan=plan,
     )

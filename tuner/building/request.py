@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 ARTEFACT = "artefact"
 LIBRARY = "c-header+shared-library"
 OBJECT = "object"
-FORMS = (ARTEFACT, OBJECT, LIBRARY)
+CODE_TEXTS = ("llvm", "asm")
+FORMS = (ARTEFACT, *CODE_TEXTS, OBJECT, LIBRARY, "graph")
+OF_SEVERAL = (ARTEFACT, OBJECT, LIBRARY)
+"""The forms that may hold more than one program."""
 SHIPPED = Path(__file__).parents[1] / "records" / "shipped"
 """The databases that come with the package, one for each target, by its key."""
 
@@ -81,6 +84,8 @@ class BuildRequest:
             raise SettingsError(f"--parent is for artifacts, not for {self.form}")
         if self.fallback and self.form != ARTEFACT:
             raise SettingsError(f"--fallback is for artifacts, not for {self.form}")
+        if self.is_several and self.form not in OF_SEVERAL:
+            raise SettingsError(f"{self.form} holds one program: name one target, and one size")
         if self.is_several and self.dump_after is not None:
             raise SettingsError("--dump-after prints one program: name one target, and one size")
         if not 0.0 <= self.require_tuned <= 1.0:

@@ -31,6 +31,7 @@ from tunefarm.tuner.building.recorded_plan import plan_to_apply
 from tunefarm.tuner.building.report import BuildReport, ProgramReport, build_report
 from tunefarm.tuner.building.request import (
     ARTEFACT,
+    OF_SEVERAL,
     BuildRequest,
     BuildResult,
     built_artefact,
@@ -104,7 +105,7 @@ def _build(
     model_hash = structural_hash(graph)
     records = Records(store, settings, target, model_hash, accept_nominees=request.accept_nominees)
     plan = None
-    if not fallback:
+    if request.form in OF_SEVERAL and not fallback:
         plan, _ = size_plan(
             store, model_hash, settings, target, accept_nominees=request.accept_nominees
         )

@@ -75,7 +75,8 @@ def build(
             metavar="|".join(EMIT),
             autocompletion=words("|".join(EMIT)),
             help="artifact: a file for tune run and Python. c: a shared library with a C header "
-            "and an example. object: an object file to link, with a C header.",
+            "and an example. object: an object file to link, with a C header. llvm, asm: the code "
+            "as text, without constants. graph: the graph as JSON, with the SHA-256 of constants.",
             rich_help_panel=OUTPUT,
         ),
     ] = "artifact",

@@ -168,6 +168,9 @@ EMIT = {
     "artifact": "artefact",
     "c": "c-header+shared-library",
     "object": "object",
+    "llvm": "llvm",
+    "asm": "asm",
+    "graph": "graph",
 }
 """The forms as they are typed, and as `building.request` names them: importing that takes time."""
 

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from os import PathLike
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from tunefarm.compiler.errors import SettingsError
 from tunefarm.compiler.graph.ir import Graph
@@ -16,6 +16,8 @@ from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall
 from tunefarm.compiler.kernels.printer import format_kernel
 from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.llvm.machine import assembly
+from tunefarm.compiler.loops.ir import LoopNest
+from tunefarm.compiler.loops.thread_shares import shares_of, shares_text, total_efficiency
 from tunefarm.compiler.pipeline import STAGES, kernels_of
 from tunefarm.compiler.plan.choices.estimated_plan import estimated_plan
 from tunefarm.compiler.plan.choices.graph_sites import graph_sites, verify_plan
@@ -39,7 +41,7 @@ from tunefarm.tuner.search.make_tasks import nodes_of
 
 Model: TypeAlias = str | PathLike[str]
 
-PROGRAMS = ("graph", "plan", "kernels", "space", "loops", "llvm", "asm")
+PROGRAMS = ("graph", "plan", "kernels", "space", "loops", "shares", "llvm", "asm")
 STAGES_TO_INSPECT = (*PROGRAMS, VARIANTS)
 
 
@@ -94,6 +96,10 @@ def inspect_model(
         return texts["optimise"]
     if stage == "plan":
         return _plan_text(applied, lowered, settings, target)
+    if stage == "shares":
+        loops = _lowered("loops", target, options, choose, ResourceBudget(limits))
+        counts = {key: len(calls[key]) for key in selected}
+        return _shares_text(selected, counts, loops, options.threads)
     show = _printer(stage, target, options, choose, ResourceBudget(limits))
     return "\n\n".join(
         f"{_heading(item, key, len(calls[key]), nodes[key])}\n{show(key, item)}"
@@ -151,17 +157,48 @@ def _printer(
         return lambda key, kernel: format_kernel(kernel)
     if stage == "space":
         return lambda key, kernel: format_space(kernel, target, options)
-    made_by = "llvm" if stage == "asm" else stage
-    stages = Stages(STAGES, keep=(made_by,))
-    kernels = KernelStages(stages, SpaceCache(target, options.threads, options.numerics), allowance)
+    lowered = _lowered("llvm" if stage == "asm" else stage, target, options, choose, allowance)
 
     def show(key: str, kernel: FusedKernel) -> str:
-        chosen = ChosenSchedule(kernel, None if choose is None else choose(kernel))
-        kernels.lower(key, "kernel", partial(kernels.first, key, chosen))
-        text = format_program(stages.kept[made_by].pop(key))
+        text = format_program(lowered(key, kernel))
         return assembly(text, target) if stage == "asm" else text
 
     return show
+
+
+def _lowered(
+    made_by: str,
+    target: Target,
+    options: CompileSettings,
+    choose: ChooseSchedule | None,
+    allowance: ResourceBudget,
+) -> Callable[[str, FusedKernel], Any]:
+    """What makes a kernel's program after a stage."""
+    stages = Stages(STAGES, keep=(made_by,))
+    kernels = KernelStages(stages, SpaceCache(target, options.threads, options.numerics), allowance)
+
+    def lowered(key: str, kernel: FusedKernel) -> Any:
+        chosen = ChosenSchedule(kernel, None if choose is None else choose(kernel))
+        kernels.lower(key, "kernel", partial(kernels.first, key, chosen))
+        return stages.kept[made_by].pop(key)
+
+    return lowered
+
+
+def _shares_text(
+    kernels: Mapping[str, FusedKernel],
+    calls: Mapping[str, int],
+    loops: Callable[[str, FusedKernel], LoopNest],
+    threads: int,
+) -> str:
+    """How evenly threads share each kernel, and all of them together."""
+    found = {key: shares_of(loops(key, kernel), threads) for key, kernel in kernels.items()}
+    total = total_efficiency((shares, calls[key]) for key, shares in found.items())
+    texts = [
+        f"# {kernels[key].name} <{key}>, {calls[key]} times\n{shares_text(shares)}"
+        for key, shares in found.items()
+    ]
+    return "\n\n".join([*texts, f"# all: {total:.1%} of the ideal of {threads} threads"])
 
 
 def format_space(kernel: FusedKernel, target: Target, options: CompileSettings) -> str:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from dataclasses import replace
@@ -13,6 +14,7 @@ from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.serialize import (
     graph_from_structure,
+    graph_to_json,
     structural_hash,
     structurally_equal,
     structure_to_json,
@@ -48,12 +50,14 @@ def example(prefix: str = "", weight: float = 1.0, alpha: float = 0.1) -> Graph:
 
 def test_round_trip_through_strict_json() -> None:
     graph = example()
-    written = json.loads(json.dumps(structure_to_json(graph), allow_nan=False))
+    written = json.loads(json.dumps(graph_to_json(graph), allow_nan=False))
     back = graph_from_structure(written, graph.constants)
     verify_graph(back)
     assert back.nodes == graph.nodes
     assert (back.inputs, back.outputs, back.types) == (graph.inputs, graph.outputs, graph.types)
     assert structurally_equal(back, graph)
+    digest = hashlib.sha256(graph.constants["c0"].tobytes()).hexdigest()
+    assert written["constants"] == {"c0": {"sha256": digest}}
 
 
 @pytest.mark.parametrize("damage", [None, [], {}, {"format": 2}, {"format": 1, "types": 3}])

@@ -21,6 +21,7 @@ from tests.compiler.runtime.c_models import STRICT, cc, run
 from tests.compiler.runtime.emulated import COMPILER, emulated, run_emulated
 from tests.targets import target_named
 from tunefarm.compiler import build, load, register_function, unregister_function
+from tunefarm.compiler.emit import assembly_text
 from tunefarm.compiler.errors import FunctionError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.llvm.peak_loop import REPEAT_SYMBOL, repeat_call_object
@@ -402,8 +403,9 @@ def test_64_bit_arm_flushes_too(denormals: Denormals, threads: int, tmp_path: Pa
     arm = target_named("armv8-neon")
     proto = model([node("Mul", "x x")], [tensor("x", (64, 1024))])
     compiled = compile_model(
-        import_model_proto(proto), target=arm, threads=threads, denormals=denormals
+        import_model_proto(proto), target=arm, threads=threads, denormals=denormals, keep_llvm=True
     )
+    assert ("msr\tFPCR" in assembly_text(compiled)) is (denormals == FLUSH)
     export_library(compiled.spec, tmp_path, "net")
     (tmp_path / "main.c").write_text(PROGRAM)
     linked = ("-L.", "-lnet", "-Wl,-rpath,$ORIGIN", "-o", "main")

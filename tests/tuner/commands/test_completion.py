@@ -57,7 +57,7 @@ def shell(
         ("tune --config o", ["overnight"]),
         ("tune build --targets ho", ["host"]),
         ("tune build --targets zn", ["znver4", "znver5"]),
-        ("tune build --emit a", ["artifact"]),
+        ("tune build --emit a", ["artifact", "asm"]),
         ("tune build --precision b", ["bf16"]),
         ("tune b", ["build", "bench"]),
         ("tune build --dump-after plan_", ["plan_memory"]),
@@ -116,4 +116,4 @@ def test_a_real_bash_completes(folder: Path, name: str) -> None:
         text=True,
         timeout=120,
     )
-    assert (done.stdout.split(), done.stderr) == (["artifact"], "")
+    assert (done.stdout.split(), done.stderr) == (["artifact", "asm"], "")
