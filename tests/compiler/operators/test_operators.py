@@ -88,8 +88,8 @@ def _check_places(case: Case, shape: tuple[int, ...], axis: int, axes: Axes) -> 
     attributes = dict(case.node.attributes)
     if "shape" in attributes:
         attributes["shape"] = (*shape[:axis], len(places), *shape[axis + 1 :])
-    part = evaluate_node(replace(case.node, attributes=attributes), parts)
-    whole = np.take(evaluate_node(case.node, case.inputs), places, axis)
+    part: Values = evaluate_node(replace(case.node, attributes=attributes), parts)
+    whole: Values = np.take(evaluate_node(case.node, case.inputs), places, axis)
     np.testing.assert_allclose(part, whole, rtol=1e-6, atol=1e-6, err_msg=case.id)
 
 
