@@ -200,7 +200,7 @@ POLL_SECONDS = 0.25  # longest wait for results, so that an interrupt is noticed
 GATHER = 3  # results, for which a commit waits
 GATHER_SECONDS = 0.1  # at most so long
 DRAIN_SECONDS = 3.0  # after an interrupt: wait so long for what is being measured
-LATE_SECONDS = 20.0  # after the time limit: the same, where another process may have the cores
+LATE_SECONDS = 60.0  # after the time limit: the same, where another process may have the cores
 MAX_MACHINERY_FAILURES = 20  # in a row, without any other result
 
 
