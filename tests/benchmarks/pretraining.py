@@ -18,18 +18,26 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import xgboost
 
 from tests.benchmarks.regret import Way, searching
 from tests.benchmarks.search import rank_correlation
 from tests.tuner.recorded import FILE, RecordedKernel, load, load_past, past_of
 from tunefarm.compiler.kernels.workload_key import workload_key
-from tunefarm.tuner.model.cost_model import TrainingData
+from tunefarm.tuner.model.cost_model import (
+    Outcome,
+    TrainingData,
+    expected_labels,
+    row_weights,
+    throughput_labels,
+)
 from tunefarm.tuner.model.features import SCORE, Correction, FeatureExtractor
 from tunefarm.tuner.model.history import PastKernel, background
+from tunefarm.tuner.model.pretrained import COLUMNS, PretrainedModel
 from tunefarm.tuner.model.pretrained import FILE as MODEL
-from tunefarm.tuner.model.pretrained import PretrainedModel, pretrain
 
 DATA = FILE.parent
 TRIALS = (0, 8, 32, 120)
@@ -37,6 +45,47 @@ TRIALS = (0, 8, 32, 120)
 CLEARLY = 0.25  # of log2 of throughput, about what scores are off by
 WORTH = 1.01  # gain of a kernel's best schedule, below which there is nothing to find
 OURS = Way("ours", "cost_model", default_first=True)
+SLOWEST = -3.0  # label from which on it does not matter how much slower a schedule is
+ROUNDS = 150
+BINS = 64
+TREES: dict[str, Any] = {
+    "objective": "reg:squarederror",
+    "base_score": 0.0,
+    "tree_method": "hist",
+    "max_bin": BINS,
+    "max_depth": 5,
+    "eta": 0.08,
+    "min_child_weight": 4.0,
+    "subsample": 0.7,
+    "colsample_bytree": 0.5,
+    "nthread": 1,
+    "verbosity": 0,
+}
+"""XGBoost's parameters of a pretrained model. Small steps and half of the columns for each tree: it
+is asked about CPUs and kernels that it has not seen."""
+
+
+def pretrain(data: TrainingData, seed: int = 0) -> PretrainedModel:
+    """Learn what the analytic estimate gets wrong; equal data and seeds give equal bytes.
+
+    Each task counts as much as any other, however many rows it has. The features' scores must be
+    those of the estimate alone.
+    """
+    labels = np.maximum(throughput_labels(data), SLOWEST)
+    rows = np.flatnonzero(np.isfinite(labels) & (data.outcomes == Outcome.MEASURED))
+    residuals = labels[rows] - expected_labels(data, labels, rows)
+    weights = row_weights(data)[rows]
+    tasks = np.unique(data.tasks[rows], return_inverse=True)[1]
+    weights /= np.bincount(tasks, weights)[tasks]
+    matrix = xgboost.QuantileDMatrix(
+        data.features[rows][:, COLUMNS],
+        label=residuals,
+        weight=weights * (len(rows) / weights.sum()),
+        nthread=1,
+        max_bin=BINS,
+    )
+    booster = xgboost.train(TREES | {"seed": seed}, matrix, num_boost_round=ROUNDS)
+    return PretrainedModel(booster)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,20 +14,13 @@ import hashlib
 import zlib
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import xgboost
 
 from tunefarm.tuner.interrupt import signals_held
-from tunefarm.tuner.model.cost_model import (
-    Outcome,
-    TrainingData,
-    expected_labels,
-    row_weights,
-    throughput_labels,
-)
 from tunefarm.tuner.model.features import (
     FEATURES,
     KERNEL_FEATURES,
@@ -40,24 +33,6 @@ from tunefarm.tuner.model.features import (
 FILE = Path(__file__).with_name("pretrained.ubj.gz")
 _MARK = "tunefarm-pretrained-1"  # with which the first line begins
 _EPOCH = 0  # of the file's date, so that equal models are equal bytes
-SLOWEST = -3.0  # label from which on it does not matter how much slower a schedule is
-ROUNDS = 150
-BINS = 64
-TREES: dict[str, Any] = {
-    "objective": "reg:squarederror",
-    "base_score": 0.0,
-    "tree_method": "hist",
-    "max_bin": BINS,
-    "max_depth": 5,
-    "eta": 0.08,
-    "min_child_weight": 4.0,
-    "subsample": 0.7,
-    "colsample_bytree": 0.5,
-    "nthread": 1,
-    "verbosity": 0,
-}
-"""XGBoost's parameters of a pretrained model. Small steps and half of the columns for each tree: it
-is asked about CPUs and kernels that it has not seen."""
 COLUMNS = [FEATURES.index(name) for name in (*NEST_FEATURES, *LOOP_FEATURES, *KERNEL_FEATURES)]
 """What it reads. The nest's columns are relative to the CPU's caches, registers and lanes already;
 by those of the target it would know the few kinds of CPU that were recorded, and it ranked the
@@ -81,29 +56,6 @@ class PretrainedModel:
         booster = bytes(self._booster.save_raw("ubj"))
         line = f"{_MARK} {layout_digest()} {_digest(booster)}\n"
         return gzip.compress(line.encode() + booster, mtime=_EPOCH)
-
-
-def pretrain(data: TrainingData, seed: int = 0) -> PretrainedModel:
-    """Learn what the analytic estimate gets wrong; equal data and seeds give equal bytes.
-
-    Each task counts as much as any other, however many rows it has. The features' scores must be
-    those of the estimate alone.
-    """
-    labels = np.maximum(throughput_labels(data), SLOWEST)
-    rows = np.flatnonzero(np.isfinite(labels) & (data.outcomes == Outcome.MEASURED))
-    residuals = labels[rows] - expected_labels(data, labels, rows)
-    weights = row_weights(data)[rows]
-    tasks = np.unique(data.tasks[rows], return_inverse=True)[1]
-    weights /= np.bincount(tasks, weights)[tasks]
-    matrix = xgboost.QuantileDMatrix(
-        data.features[rows][:, COLUMNS],
-        label=residuals,
-        weight=weights * (len(rows) / weights.sum()),
-        nthread=1,
-        max_bin=BINS,
-    )
-    booster = xgboost.train(TREES | {"seed": seed}, matrix, num_boost_round=ROUNDS)
-    return PretrainedModel(booster)
 
 
 class Loaded(NamedTuple):

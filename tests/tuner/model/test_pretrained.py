@@ -10,7 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.benchmarks.pretraining import OURS, WORTH, kinds, model_without, training_data
+from tests.benchmarks.pretraining import (
+    OURS,
+    WORTH,
+    kinds,
+    model_without,
+    pretrain,
+    training_data,
+)
 from tests.benchmarks.regret import searching
 from tests.tuner.recorded import RecordedKernel
 from tests.tuner.synthetic import TARGET, features, matmul_kernel, tile_space
@@ -18,7 +25,7 @@ from tests.tuner.test_target_gain import Setting
 from tunefarm.compiler.schedule.spaces import schedule_space
 from tunefarm.tuner.model import pretrained
 from tunefarm.tuner.model.features import FEATURES, SCORE, FeatureExtractor, layout_digest
-from tunefarm.tuner.model.pretrained import FILE, load_pretrained, pretrain, read_pretrained
+from tunefarm.tuner.model.pretrained import FILE, load_pretrained, read_pretrained
 from tunefarm.tuner.search.budget import End
 
 FIRST_BATCH = 8  # trials, the default's among them: nothing but the prior has proposed them
