@@ -150,7 +150,7 @@ class RunOptions(_Entries):
 
 _WITHOUT_MEANING: Final = {
     "enable_profiling": "session.executable.profile times every kernel",
-    "optimized_model_filepath": "tune build --emit graph writes the graph",
+    "optimized_model_filepath": "tune inspect --stage graph prints the graph",
     "inter_op_num_threads": "kernels run one after another",
 }
 
