@@ -300,8 +300,13 @@ class TilePlan(TileLoops):
         steps.append(Vectorize(output, body[-1]))
         if inline and roles.column:
             shared = any(loop.name == tiles.column.name for loop in tiles.parallel)
-            wide = () if tiles.order.columns or shared else self._border_cuts()
-            steps.append(Partition(output, f"{roles.column}.o", cuts=wide))
+            whole = context.extent(roles.column) // self.columns.item()
+            borders = self._borders()
+            ends = {end for border in borders for end in border if 1 < end < whole - 1}
+            wide = () if tiles.order.columns or shared else tuple(sorted(ends))
+            is_last = any(first < whole <= end for first, end in borders)
+            last = int(is_last or not context.has_dynamic_columns)
+            steps.append(Partition(output, f"{roles.column}.o", last=last, cuts=wide))
         cuts = ((loop.name, tuple(map(int, loop.cuts))) for loop in self.phases)
         steps += [Partition(output, name, 0, 0, at) for name, at in cuts if at]
         steps += parallel_steps(output, tiles.parallel, values.integers("chunks").item())
@@ -311,13 +316,13 @@ class TilePlan(TileLoops):
         steps.append(ComputeAt(anchor, output, "parallel" if fused else loops[-1], "register"))
         return steps + self._reduction_steps(anchor)
 
-    def _border_cuts(self) -> tuple[int, ...]:
-        """Where the loop over tiles of columns is cut: at borders that reach beyond one tile."""
+    def _borders(self) -> list[tuple[int, int]]:
+        """The tiles of columns that borders lie in: the first of each, and the one behind it."""
         kernel, column, tile = self.context.kernel, self.context.roles.column, self.columns.item()
         anchor = kernel.stage(kernel.anchor)
         axes = (*anchor.axes, *anchor.reduce_axes)
         first_column = {axis.name: (0, axis.extent - 1) for axis in axes} | {column: (0, 0)}
-        ends = set[int]()
+        borders: list[tuple[int, int]] = []
         for load in loads(anchor.body):
             if load.buffer not in self.context.prologue:
                 continue
@@ -332,9 +337,8 @@ class TilePlan(TileLoops):
                     # Terms of columns below the first are all before it, from the second on none.
                     below = (position - 1 - high) // stride + 1
                     above = -((low - position) // stride)
-                    ends |= {below // tile, -(-above // tile)}
-        turns = self.context.extent(column) // tile
-        return tuple(sorted(end for end in ends if 1 < end < turns - 1))
+                    borders.append((below // tile, -(-above // tile)))
+        return borders
 
     def _tile_of_constants(self) -> int:
         """Elements of a packed constant that a tile of the output is multiplied with."""

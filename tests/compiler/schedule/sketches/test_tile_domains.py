@@ -11,7 +11,9 @@ from tests.compiler.schedule.small_kernels import f32, kernel_of
 from tests.targets import target_named
 from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel, ValidExtent
 from tunefarm.compiler.schedule.spaces import schedule_space
+from tunefarm.compiler.schedule.steps.tiles import Partition
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.numerics import Algorithm
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 ONE_ROW = kernel_of([f32(1, 512), f32(512, 100)], [("matmul", ["x0", "x1"], {})], ["x1"])
@@ -84,6 +86,34 @@ def test_depthwise_tiles_of_dynamic_rows_are_of_one_block() -> None:
     limits = (ValidExtent(16, 160, "in2", 0),)
     dynamic = replace(static, inputs=(*static.inputs, sizes), limits=limits)
     assert default_of(dynamic, "x86-64-v4")["tile"][1] == 1
+
+
+@pytest.mark.parametrize(
+    ("stride", "width", "last"),
+    [(2, 40, 0), (1, 40, 0), (1, 48, 1)],
+    ids=["no border", "a border behind whole tiles", "a border in the last tile"],
+)
+def test_tiles_of_a_dynamic_row_stand_alone_where_a_border_is(
+    stride: int, width: int, last: int
+) -> None:
+    """Each that does is all of the code of a tile again; static ones do on either side."""
+    attributes: dict[str, Attribute] = {
+        "strides": (stride, stride),
+        "pads": (1, 1, 1, 1),
+        "layout": "NCHWc",
+    }
+    blocked = [f32(1, 4, 8, stride * width, 16), f32(64, 64, 3, 3)]
+    static = kernel_of(blocked, [("conv", ["x0", "x1"], attributes)], ["x1"])
+    sizes = Buffer("in2", DType.I64, (1,))
+    limits = (ValidExtent(16, width, "in2", 0),)
+    dynamic = replace(static, inputs=(*static.inputs, sizes), limits=limits)
+    for kernel, expected in ((dynamic, last), (static, 1)):
+        space = schedule_space(kernel, target_named("x86-64-v4"))
+        direct = next(sketch for sketch in space.sketches if sketch.algorithm is Algorithm.DIRECT)
+        names = (choice.name for choice in direct.choices)
+        schedule = direct.build({**dict(zip(names, direct.default, strict=True)), "tile": (6, 4)})
+        (cut,) = (step for step in schedule.steps if isinstance(step, Partition))
+        assert (cut.first, cut.last) == (1, expected)
 
 
 def test_tiles_of_a_dynamic_batch_suit_one_row_and_many_where_weights_are_widened() -> None:
