@@ -56,6 +56,10 @@ SIZES = (1, 2, 4, 6, 8, 11, 15, 20, 27)
 """Rows of tiles that are smaller than the whole: the last tile of rows computes few in vain, while
 all of them together take little more code than two whole ones."""
 
+FEW_ROWS, FEW_SIZES = 6, (1, 2, 3, 4)
+"""Rows of a tile at the border of a plane, at most, that has all of these smaller ones: of planes
+of few pixels it is the only one."""
+
 BLOCK = 8
 """Rows of a tile that is run again and again where more are left: as many sums as hide the latency
 of an addition."""
@@ -205,7 +209,9 @@ def tiles_of_rows(tile: Allocate, condition: Condition, rows: Rows, known: Facts
     is_guarded = parts is not None and _has_row_guards(parts.sums, rows)
     in_blocks = parts is not None and not is_guarded and count - 2 > BLOCK
     sizes = [count - 2] if in_blocks else [size for size in SIZES if size < count]
-    if is_guarded:
+    if is_guarded and count <= FEW_ROWS:
+        sizes = [size for size in FEW_SIZES if size < count]
+    elif is_guarded:
         sizes = sizes[::-2][::-1]  # each has several times the code
     whole: list[Stmt] = []
     smaller: list[tuple[int, list[Expr]]] = []

@@ -41,7 +41,7 @@ from tunefarm.compiler.types.tensor_type import TensorType
 FEW: Final = "%few"
 """The value that holds for which kernels there are few pixels."""
 
-TILES: Final = ((4, 4), (5, 3), (8, 2))
+TILES: Final = ((6, 4), (7, 3), (8, 2))
 """Pixels and vectors of channels of a register tile: as many sums as do not wait for each other, in
 rows of few pixels."""
 

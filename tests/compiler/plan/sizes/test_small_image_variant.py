@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,10 @@ from tests.onnxruntime_session import assert_agrees
 from tests.targets import target_named
 from tunefarm import compiler
 from tunefarm.compiler.kernels.kernel import KernelCall
+from tunefarm.compiler.loops.printer import format_loops
 from tunefarm.compiler.pipeline import Compiled, compile_model
 from tunefarm.compiler.plan.sizes.small_image_variant import FEW
+from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.numerics import Algorithm
 
@@ -65,6 +68,16 @@ def target() -> Target:
 def test_each_form_is_run_where_it_is_the_faster_one(model: Path, target: Target) -> None:
     found = forms(built(model, target, "2..30"))
     assert found == [(Algorithm.DIRECT, f"{FEW}.0"), (Algorithm.winograd(4), f"not {FEW}.0")]
+
+
+def test_planes_of_three_and_of_six_columns_have_tiles_of_their_own(
+    model: Path, target: Target
+) -> None:
+    """Each tile of a row reads all filters again, and one of four is a third in vain of three."""
+    compiled = built(model, target, "2..30")
+    direct = next(item for item in compiled.schedules.values() if item.kernel.name.endswith("_few"))
+    loops = format_loops(lower(direct.kernel, direct.used.schedule))
+    assert {int(count) for count in re.findall(r"unrolled for ow in 0\.\.(\d+)", loops)} >= {3, 6}
 
 
 def test_planes_that_are_always_large_have_one_form(model: Path, target: Target) -> None:
