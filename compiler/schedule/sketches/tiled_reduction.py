@@ -299,14 +299,7 @@ class TilePlan(TileLoops):
         steps += [Unroll(output, axis) for axis in body[:-1]]
         steps.append(Vectorize(output, body[-1]))
         if inline and roles.column:
-            shared = any(loop.name == tiles.column.name for loop in tiles.parallel)
-            whole = context.extent(roles.column) // self.columns.item()
-            borders = self._borders()
-            ends = {end for border in borders for end in border if 1 < end < whole - 1}
-            wide = () if tiles.order.columns or shared else tuple(sorted(ends))
-            is_last = any(first < whole <= end for first, end in borders)
-            last = int(is_last or not context.has_dynamic_columns)
-            steps.append(Partition(output, f"{roles.column}.o", last=last, cuts=wide))
+            steps.append(self._partition(tiles))
         cuts = ((loop.name, tuple(map(int, loop.cuts))) for loop in self.phases)
         steps += [Partition(output, name, 0, 0, at) for name, at in cuts if at]
         steps += parallel_steps(output, tiles.parallel, values.integers("chunks").item())
@@ -315,6 +308,22 @@ class TilePlan(TileLoops):
         fused = len(tiles.parallel) == len(loops) > 1
         steps.append(ComputeAt(anchor, output, "parallel" if fused else loops[-1], "register"))
         return steps + self._reduction_steps(anchor)
+
+    def _partition(self, tiles: Tiles) -> Partition:
+        """Tiles of columns at borders stand alone, and of static columns the last one always.
+
+        Between them loops are cut where borders reach beyond one tile.
+        """
+        context, column = self.context, self.context.roles.column
+        whole = context.extent(column) // self.columns.item()
+        borders = self._borders()
+        is_last = any(first < whole <= end for first, end in borders)
+        cuts = {end for border in borders for end in border if 1 < end < whole - 1}
+        if tiles.order.columns or any(loop.name == tiles.column.name for loop in tiles.parallel):
+            cuts = set()
+        last = int(is_last or not context.has_dynamic_columns)
+        output = context.kernel.output.name
+        return Partition(output, f"{column}.o", last=last, cuts=tuple(sorted(cuts)))
 
     def _borders(self) -> list[tuple[int, int]]:
         """The tiles of columns that borders lie in: the first of each, and the one behind it."""
