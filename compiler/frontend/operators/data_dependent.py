@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import log2, prod
 
 import numpy as np
 
@@ -32,8 +32,8 @@ from tunefarm.compiler.types.tensor_type import Attribute
 #
 # To look at all pairs of a row takes time that grows with the square of its length. So the key of
 # the last of the k first elements is found bit by bit, each time by counting what is not below a
-# guess. Rows and elements that need not be there stay axes with sizes: what is not there is not
-# computed.
+# guess. Of very long rows those blocks are searched whose greatest elements are among the first.
+# Rows and elements that need not be there stay axes with sizes: what is not there is not computed.
 
 
 _FEW = 16
@@ -51,7 +51,7 @@ def best_of_rows(graph: GraphBuilder, rows: Value, most: int, *, largest: bool) 
     operator = "rank_descending" if largest else "rank_ascending"
     if _pairs_are_faster(rows.shape[0], rows.shape[1], most):
         return _ordered(graph, operator, rows, most)
-    taken = _positions(graph, _taken(graph, _keys(graph, rows, largest), most), most)
+    taken = _first(graph, _keys(graph, rows, largest), most)
     axis = rows.dims[1]
     if not is_unpadded(axis):
         size = smaller(most, size_of(axis))
@@ -94,12 +94,37 @@ def _keys(graph: GraphBuilder, rows: Value, largest: bool) -> Value:
     return graph.padded.filled(keys, 1, "lowest")
 
 
+def _first(graph: GraphBuilder, keys: Value, most: int) -> Value:
+    """Positions [rows, most] of the greatest keys of each row, of equal ones the first, in order.
+
+    Before a key that is taken come fewer than `most` others, so fewer than so many blocks have
+    one: that key is in one of the `most` blocks that come first by their greatest keys.
+    """
+    rows, extent = keys.shape
+    block = 1 << round(log2(extent / most) / 2)  # searches the fewest keys
+    blocks = -(-extent // block)
+    if not is_unpadded(keys.dims[1]) or 2 * (blocks + most * block) > extent:
+        return _positions(graph, _taken(graph, keys, most), most)
+    if behind := blocks * block - extent:
+        least = np.iinfo(keys.dtype.numpy).min
+        absent = graph.constant(np.full((rows, behind), least, keys.dtype.numpy))
+        keys = graph.concat([keys, graph.with_dims(absent, (keys.dims[0], whole(behind)))], 1)
+    parts = graph.reshape(keys, (rows, blocks, block))
+    best = _first(graph, graph.emit("reduce_max", parts, axes=(2,), keepdims=False), most)
+    begins = graph.emit("mul", best, graph.scalar(block, DType.I64))
+    offsets = graph.constant(np.arange(block, dtype=np.int64))
+    places = graph.emit("add", graph.reshape(begins, (rows, most, 1)), offsets)
+    places = graph.reshape(places, (rows, most * block))
+    within = _first(graph, graph.emit("gather_elements", keys, places, axis=1), most)
+    return graph.emit("gather_elements", places, within, axis=1)
+
+
 def _taken(graph: GraphBuilder, keys: Value, most: int) -> Value:
     """Which elements are the first of their rows: `most` of each."""
-    dtype, count = keys.dtype, graph.scalar(most, DType.I64)
+    dtype, count = keys.dtype, graph.scalar(most, DType.I32)
 
     def count_true(what: Value) -> Value:
-        ones = graph.cast(what, DType.I64)
+        ones = graph.cast(what, DType.I32)
         return graph.emit("reduce_sum", ones, axes=(1,), keepdims=True)
 
     least = np.iinfo(dtype.numpy).min
@@ -127,7 +152,7 @@ def _taken(graph: GraphBuilder, keys: Value, most: int) -> Value:
     last = graph.with_dims(last, dims)
     above, equal = graph.emit("greater", keys, last), graph.emit("equal", keys, last)
     left = graph.emit("sub", count, count_true(above))
-    before = graph.emit("cumsum", graph.cast(equal, DType.I64), axis=1, exclusive=True)
+    before = graph.emit("cumsum", graph.cast(equal, DType.I32), axis=1, exclusive=True)
     first = graph.emit("and", equal, graph.emit("less", before, left))
     return graph.emit("or", above, first)
 
@@ -136,8 +161,8 @@ def _positions(graph: GraphBuilder, flags: Value, most: int) -> Value:
     """Where the flags of each row are set, `most` of each, in order."""
     rows, extent = flags.shape
     graph.check_array((rows, extent), 8)
-    places = graph.emit("cumsum", graph.cast(flags, DType.I64), axis=1, exclusive=True)
-    nowhere = graph.scalar(np.iinfo(np.int32).min, DType.I64)
+    places = graph.emit("cumsum", graph.cast(flags, DType.I32), axis=1, exclusive=True)
+    nowhere = graph.scalar(np.iinfo(np.int32).min, DType.I32)
     return _placed(graph, graph.emit("where", flags, places, nowhere), most)
 
 
@@ -161,7 +186,7 @@ def _placed(graph: GraphBuilder, places: Value, count: int) -> Value:
         found = graph.emit("where", here, numbers, graph.scalar(0, DType.I32))
         total = graph.emit("reduce_sum", found, axes=(2,), keepdims=False)
         return graph.cast(total, DType.I64)
-    return graph.part(_scattered(graph, places, extent), 1, 0, count)
+    return _scattered(graph, places, count)
 
 
 def _scattered(graph: GraphBuilder, places: Value, count: int) -> Value:

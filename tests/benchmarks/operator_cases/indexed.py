@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+import onnx
 
 from tests.benchmarks.operator_cases.case import CaseBuilder, OperatorCase, shape_text
 
@@ -104,6 +105,17 @@ def _gather_tuples(depth: int, count: int, *shape: int) -> Callable[[CaseBuilder
     )
 
 
+def _first(axis: int, count: int, *shape: int) -> Callable[[CaseBuilder], str]:
+    """The largest elements of an axis, in order, and where they lie."""
+
+    def write(net: CaseBuilder) -> str:
+        number = net.constant(np.array([count]))
+        values, places = net.nodes("TopK", 2, net.input(*shape), number, axis=axis)
+        return net.node("Add", values, net.node("Cast", places, to=onnx.TensorProto.FLOAT))
+
+    return write
+
+
 def _scatter_rows(net: CaseBuilder) -> str:
     """As a key-value cache is written."""
     rows = net.node("Unsqueeze", net.permutation(64), net.constant(np.array([1])))
@@ -160,6 +172,11 @@ _INDEXED: dict[str, tuple[str, Callable[[CaseBuilder], str]]] = {
     "ScatterND add: 5000 of 1000x64": ("scatter", _scatter_tuples(1, 5000, "add", 1000, 64)),
     "ScatterND add: 10000 of 300x400": ("scatter", _scatter_tuples(2, 10000, "add", 300, 400)),
     "ScatterND rows: 64 of 512x512": ("scatter", _scatter_rows),
+    "TopK: 50 of 1x32000": ("order", _first(1, 50, 1, 32000)),
+    "TopK: 300 of 1x8400": ("order", _first(1, 300, 1, 8400)),
+    "TopK: 10 of 64x100": ("order", _first(1, 10, 64, 100)),
+    "TopK over 1: 20 of 8x300x80": ("order", _first(1, 20, 8, 300, 80)),
+    "sort: 16x64": ("order", _first(1, 64, 16, 64)),
     "OneHot: 64 of 1000": ("scatter", _one_hot),
     "Trilu: 12x128x128": ("gather", _triangle),
     "ReverseSequence: 50x4x128": ("gather", _reversed_sequences),

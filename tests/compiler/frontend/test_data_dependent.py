@@ -120,31 +120,45 @@ def test_data_whose_own_size_is_known_at_run_time(output: str, nodes: str) -> No
 
 
 @pytest.mark.parametrize("largest", [0, 1])
+@pytest.mark.parametrize("most", [3, 31, 100])
 @pytest.mark.parametrize("dtype", ["f4", "f8", "f2", "i4", "i8", "u8", "u1"])
-def test_the_first_of_long_rows(dtype: str, largest: int) -> None:
-    """Rows that are too long to look at all pairs; ties, both zeros, infinities and NaN."""
+def test_the_first_of_long_rows(dtype: str, most: int, largest: int) -> None:
+    """Rows that are too long to look at all pairs; ties, both zeros, infinities and NaN.
+
+    All of a row are searched for 100, those of blocks of 16 and 4 for 3 and 31.
+    """
     rng = np.random.default_rng(largest)
     kind = np.dtype(dtype)
-    data: Any = rng.integers(0, 100, (2, 700)).astype(kind)
+    data: Any = rng.integers(0, 100, (3, 700)).astype(kind)
     if kind.kind != "u":
         data -= kind.type(50)
     if kind.kind == "f":
         data[:, ::7] *= kind.type(-0.0)
-        data[0, [3, 300]], data[1, 5], data[1, 9] = np.nan, np.inf, -np.inf
+        data[0, [3, 300]], data[1, 5], data[1, 9], data[2] = np.nan, np.inf, -np.inf, -np.inf
     else:
-        data[0, 5:9], data[1, 650:] = np.iinfo(kind).min, np.iinfo(kind).max
+        ends = np.iinfo(kind)
+        data[0, 5:9], data[1, 650:], data[2] = ends.min, ends.max, ends.min
     number = helper.np_dtype_to_tensor_dtype(kind)
     top = node("TopK", "x k", "y i", largest=largest)
-    proto = model([top], [tensor("x", [2, 700], number)], ["y", "i"], {"k": integers(31)})
+    proto = model([top], [tensor("x", [3, 700], number)], ["y", "i"], {"k": integers(most)})
     results = compiler.build(import_model_proto(proto)).run({"x": data})
     wide = data.astype(np.longdouble)
     wide = np.where(np.isnan(wide), np.longdouble(np.inf), wide)  # behind it: NaN's flag counts
     order = [
-        np.lexsort((np.arange(700), -row if largest else row, nan != bool(largest)))[:31]
+        np.lexsort((np.arange(700), -row if largest else row, nan != bool(largest)))[:most]
         for row, nan in zip(wide, np.isnan(data.astype(np.float64)), strict=True)
     ]
     np.testing.assert_array_equal(results["i"], order)
     np.testing.assert_array_equal(results["y"], np.take_along_axis(data, np.array(order), 1))
+
+
+def test_the_first_of_long_rows_of_an_open_number() -> None:
+    text = (
+        "g (float[B,1003] x) => (float[B,5] y, int64[B,5] i) "
+        "{ k = Constant<value_ints=[5]>() y, i = TopK(x, k) }"
+    )
+    rows = RNG.integers(0, 50, (5, 1003)).astype(np.float32)
+    check(text, [{"x": rows[:batch].copy()} for batch in (5, 1, 3)], {"B": ("1..5",)})
 
 
 def test_the_first_of_rows_of_open_length() -> None:
