@@ -9,8 +9,8 @@
 `make` tunes networks of the zoo, each with each number of threads for each target, in
 FOLDER/work.db; run again it goes on with more minutes. `write` writes tuner/records/shipped/KEY.db
 for each target of a database: of each kernel that was settled under this version of the compiler
-the schedule, the default one that it met, and how the two compared; and the models' plans. No job,
-no setting and no name of a file goes there.
+the schedule, the default one that it met, and how the two compared; and the models' plans. What
+such a file has of other kernels stays. No job, no setting and no name of a file goes there.
 
 After a new version of the compiler what was shipped is a nominee. `check` has it meet the default
 schedules of this version, as `tune verify --quick` does, model by model, and writes what is still
@@ -113,8 +113,9 @@ def write(database: Path) -> None:
             unfinished = path.with_suffix(".new")
             unfinished.unlink(missing_ok=True)
             unfinished.parent.mkdir(exist_ok=True)
+            records = [*others(path, target, store), *settled(store, target, keys)]
             with Store.open(unfinished) as shipped:
-                added = add_records(shipped, settled(store, target, keys), None)
+                added = add_records(shipped, records, None)
             if not added.trials:
                 unfinished.unlink()
                 continue
@@ -124,6 +125,16 @@ def write(database: Path) -> None:
                 connection.execute("VACUUM")
             unfinished.replace(path)
             print(f"{path.name}: {added.trials} trials, {path.stat().st_size} bytes")
+
+
+def others(path: Path, target: str, store: Store) -> list[Record]:
+    """What a file that is shipped has of kernels that a database has not settled."""
+    if not path.exists():
+        return []
+    with Store.open(path, create=False, read_only=True) as shipped:
+        keys = [key for key in queries.tasks(shipped) if key.compiler_version == compiler.VERSION]
+        left = [key for key in keys if queries.best(store, key) is None]
+        return list(settled(shipped, target, left))
 
 
 def settled(store: Store, target: str, keys: Sequence[TaskKey]) -> Iterator[Record]:

@@ -322,7 +322,10 @@ def db_rollback(db: DbOption = None) -> None:
 
     with open_database(db, write=True) as store:
         undone = roll_back(store)
-        rows = ", ".join(f"{count} {table}" for table, count in undone.rows.items())
+        named = {"bests": "confirmed schedules"}
+        rows = ", ".join(
+            f"{count} {named.get(table, table)}" for table, count in undone.rows.items()
+        )
         print(f"{undone.addition} is undone: {rows or 'nothing'} deleted")
 
 

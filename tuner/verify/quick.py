@@ -282,7 +282,7 @@ class _Check:
             if verdict.winner == _NOMINEE:
                 return self._win(pair, compared)
             if compared.low > 1.0 or pair.asked >= PROCESSES:
-                why = "slower here" if compared.low > 1.0 else "no faster here beyond doubt"
+                why = "slower here" if compared.low > 1.0 else "not clearly faster here"
                 self._record(pair, self._joined(pair), compared)
                 return self._lose(pair, compared, why)
         elif pair.asked >= PROCESSES:
