@@ -155,9 +155,21 @@ def add_rows(session: Session, ids: RowIds, records: Sequence[Record]) -> int:
     model, values = _ROWS[kind]
     statement = insert_new(session, model).execution_options(preserve_rowcount=True)
     rows = [values(ids, record) for record in records]
+    if kind is BestRecord:
+        rows = [row for row in rows if not _is_known(session, row)]
+    if not rows:
+        return 0
     if issubclass(model, schema.Brought):
         rows = [{**row, "addition_id": ids.addition} for row in rows]
     return session.connection().execute(statement, rows).rowcount
+
+
+def _is_known(session: Session, row: Mapping[str, Any]) -> bool:
+    """Whether what a check has settled is there: rows without a job are never the same in SQL."""
+    if row["job_id"] is not None:
+        return False
+    same = {name: row[name] for name in ("job_id", "task_id", "trial_id", "created")}
+    return session.scalar(select(schema.Best.id).filter_by(**same)) is not None
 
 
 def _trial_values(ids: RowIds, record: TrialRecord) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from tunefarm.configs.errors import DatabaseError, SettingsError
 from tunefarm.db import queries
 from tunefarm.db.additions import additions, roll_back
 from tunefarm.db.check import check
-from tunefarm.db.export import export_records
+from tunefarm.db.export import export_records, merge_records
 from tunefarm.db.records import JobTask
 from tunefarm.db.store import Store
 from tunefarm.tuner.commands.cli import app
@@ -71,6 +71,21 @@ def test_records_of_a_pack_are_nominees_until_it_is_rolled_back(fleet: Fleet) ->
         roll_back(mine)
     again, result = fleet.build()
     assert again == before and result.unapplied == ()
+
+
+def test_what_was_added_before_is_not_added_again(fleet: Fleet) -> None:
+    """Nor merged again: verdicts of no job, which SQL tells apart, are the same once more."""
+    path = packed(fleet)
+    with fleet.store("mine.db") as mine:
+        assert add_files(mine, path).new["best"]
+        assert add_files(mine, path).new.total() == 0
+        with fleet.store("other.db") as other:
+            assert merge_records(other, mine).new["best"]
+            assert merge_records(other, mine).new.total() == 0
+        roll_back(mine)
+        with pytest.raises(DatabaseError, match="nothing was imported"):
+            roll_back(mine)
+        assert not list(queries.iterate_trials(mine)) and not list(queries.iterate_bests(mine))
 
 
 def test_the_same_records_make_the_same_pack(fleet: Fleet) -> None:
