@@ -129,6 +129,8 @@ def verify(
         return
     shapes = shapes_of(shape, input)
     settings = settings_of(context.params)
+    if len(settings.compile.targets) > 1:
+        raise UsageError("one target is verified at a time: name one with --targets")
     prepare(settings, config, model, [json])
     from tunefarm.tuner.building.request import BuildRequest
     from tunefarm.tuner.verify.drift import EXIT_CODES

@@ -123,8 +123,6 @@ def verify_quick(
     written.
     """
     settings, target = request.settings, target_of(request.settings)
-    if len(settings.compile.targets) > 1:
-        raise SettingsError("one target is verified at a time", hint="name one with --targets")
     if make_runner is None and not runs_here(target.to_json()):
         raise SettingsError(
             f"this machine cannot run code for {target.cpu}",

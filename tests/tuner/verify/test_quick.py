@@ -14,6 +14,8 @@ from tunefarm.db import queries
 from tunefarm.db.export import merge_records
 from tunefarm.measure.farm.replay_runner import ReplayRunner
 from tunefarm.measure.measurement import Status
+from tunefarm.tuner.commands.cli import app
+from tunefarm.tuner.commands.command_line import run_command
 from tunefarm.tuner.verify.quick import QuickCheck, verify_quick
 from tunefarm.tuner.verify.show import check_lines, check_table, check_to_json
 
@@ -125,6 +127,19 @@ def test_a_database_that_cannot_be_written_is_refused_before_anything_is_measure
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
     with pytest.raises(DatabaseError, match="newer than this version"):
         check(fleet)
+
+
+@pytest.mark.parametrize("way", [[], ["--quick"]])
+def test_one_target_is_verified_at_a_time(
+    way: list[str], fleet: Fleet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet.store().close()
+    command = ["verify", str(fleet.model), "--db", str(fleet.path / "tuning.db"), *way]
+    assert run_command(app, [*command, "--targets", "x86-64-v3,x86-64-v4"]) == 2
+    assert "one target is verified at a time" in capsys.readouterr().err
+    if way:
+        assert run_command(app, [*command, "--targets", "x86-64-v3"]) == 0
+        assert "no kernel has a nominee" in capsys.readouterr().out
 
 
 def test_a_kernel_without_nominees_is_not_measured(fleet: Fleet) -> None:
