@@ -25,9 +25,14 @@ _BITS: dict[DType, tuple[Any, int, int]] = {
 """An integer of the float's width, and in it the bits of the exponent and of the sign."""
 
 
+def has_denormals(array: Array) -> bool:
+    """Whether there are denormal numbers."""
+    return any(tiny.any() for _, tiny in _denormals(array))
+
+
 def flushed(array: Array) -> Array:
     """The array with denormal numbers made zeros; the same one where it has none."""
-    if not any(tiny.any() for _, tiny in _denormals(array)):
+    if not has_denormals(array):
         return array
     result = np.array(array, order="C")
     flush_in_place(result)

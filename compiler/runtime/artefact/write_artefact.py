@@ -55,6 +55,7 @@ from tunefarm.compiler.runtime.spec.executable_spec import (
     made_for,
 )
 from tunefarm.compiler.runtime.spec.verify_spec import verify_programs
+from tunefarm.compiler.types.denormals import has_denormals
 from tunefarm.compiler.types.packing import Packing
 from tunefarm.compiler.types.structure import NO_STRUCTURE
 from tunefarm.compiler.types.tensor_type import Array
@@ -197,7 +198,10 @@ class _PartList:
         return found if same else None
 
     def _learn_transforms(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> None:
-        """Know the transforms of this shape of filters that the file holds."""
+        """Know the transforms of this shape of filters that the file holds.
+
+        A process that loads them may flush denormal numbers: where there are some, others result.
+        """
         m = shape[0] - 2 if len(shape) == 4 else 0
         if m not in FILTERS or dtype != FILTER_DTYPE:
             return
@@ -210,6 +214,8 @@ class _PartList:
                 continue
             self._transformed.add((number, m))
             made = repacked(stored, Repacking(number, dtype.itemsize, before, plain, m))
+            if has_denormals(stored) or has_denormals(made.view(dtype)):
+                continue
             digest = hashlib.sha256(made.data).hexdigest()
             self._packed.setdefault((dtype.itemsize, digest), (number, m))
 

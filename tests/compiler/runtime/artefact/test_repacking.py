@@ -161,10 +161,10 @@ FILTERS = np.random.default_rng(2).standard_normal((20, 12, 3, 3)).astype(np.flo
 BLOCKED = Packing(FILTERS.shape, ((0, 16),), (0, 3, 4, 2, 1))
 
 
-def transformed(m: int, block: int) -> tuple[Array, Packing]:
+def transformed(m: int, block: int, filters: Array = FILTERS) -> tuple[Array, Packing]:
     """What a kernel that takes Winograd's algorithm has of the filters, and how it lies."""
     layout = ConstantLayout(((2, block),), (0, 1, 2, 4, 3), m)
-    return layout.pack(FILTERS), layout.packing(transformed_shape(FILTERS.shape, m))
+    return layout.pack(filters), layout.packing(transformed_shape(FILTERS.shape, m))
 
 
 def of_filters(cpu: str, array: Array, packing: Packing, *features: str) -> ExecutableSpec:
@@ -218,6 +218,16 @@ def test_what_is_no_transform_of_the_filters_is_stored(tmp_path: Path) -> None:
     write_artefact.save(better, tmp_path / "two.tuned", [of_filters("here", other, packing)])
     (loaded,) = artefact.read_programs(tmp_path / "two.tuned")
     np.testing.assert_array_equal(loaded.constants[-1], other)
+    assert (tmp_path / "two.tuned").read_bytes()[8] == file_header.PROGRAMS
+
+
+def test_transforms_of_denormal_filters_are_stored(tmp_path: Path) -> None:
+    """A process that loads them may flush denormal numbers, and would get others."""
+    filters = FILTERS.copy()
+    filters[3, 5] = 1e-40
+    better = of_filters("better", packed(filters, BLOCKED), BLOCKED, "avx1024f")
+    here = of_filters("here", *transformed(4, 8, filters))
+    write_artefact.save(better, tmp_path / "two.tuned", [here])
     assert (tmp_path / "two.tuned").read_bytes()[8] == file_header.PROGRAMS
 
 
