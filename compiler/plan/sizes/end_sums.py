@@ -1,8 +1,9 @@
-"""Pass: sums of products end where both factors are 0 behind a dynamic size.
+"""Pass: sums end where what they add is 0 behind a dynamic size, or both factors of it are.
 
     sum over k of p[i, k] * v[k, j]   ->   sum over k of select(k < sizes[n], p[i, k] * v[k, j], 0)
+    sum over k of p[i, k]             ->   sum over k of select(k < sizes[n], p[i, k], 0)
 
-So nobody reads what is behind the size any more: who makes a factor computes no padding, and fills
+So nobody reads what is behind the size any more: who makes it computes no padding, and fills
 none. `Graph.zeros` says what is 0; where it holds something else by now, the model meant 0.
 """
 
@@ -106,18 +107,24 @@ def _ends(
     zeros: Mapping[str, Dims],
     same: AbstractSet[tuple[Dimension, Dimension]],
 ) -> list[_End]:
-    """Where axes end that a stage sums along: behind that both of its factors are 0.
+    """Where axes end that a stage sums along: behind that what it adds, or each factor, is 0.
 
     Where the factors name it otherwise both sizes are there: who makes a factor knows its own.
     Narrow factors, which are summed by dot products of several, stay as they are: filled.
     """
+    names = {axis.name for axis in stage.reduce_axes}
     match stage.body:
+        case Load() as load if stage.combiner == "sum":
+            return [
+                end
+                for axis, end in _zero_behind(program, call, load, zeros).items()
+                if axis in names
+            ]
         case Binary(op="mul", left=Load() as left, right=Load() as right) if (
             stage.combiner == "sum" and left.dtype is right.dtype is DType.F32
         ):
             first = _zero_behind(program, call, left, zeros)
             second = _zero_behind(program, call, right, zeros)
-            names = {axis.name for axis in stage.reduce_axes}
             return [
                 end
                 for axis, own in first.items()

@@ -1,4 +1,4 @@
-"""Sums of products end at a size behind which both factors are 0."""
+"""Sums end at a size behind which what they add is 0, or both factors are."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.compiler.frontend.onnx_models import model, node, tensor
+from tests.onnxruntime_session import exact_session
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.kernels.attention import attention_of
 from tunefarm.compiler.kernels.kernel import KernelCall
@@ -192,3 +193,39 @@ def test_attention_of_channels_is_right_at_any_size(
 @pytest.fixture(scope="module")
 def of_planes() -> Executable:
     return Executable(compile_model(OF_PLANES).spec)
+
+
+NORMALISED = model(
+    [
+        node("Conv", "x w", "c", pads=[1, 1]),
+        node("ReduceMean", "c axes", "m"),
+        node("Sub", "c m", "d"),
+        node("Mul", "d d", "squares"),
+        node("ReduceMean", "squares axes", "v"),
+        node("Add", "v one", "more"),
+        node("Div", "d more", "n"),
+        node("Conv", "n w", pads=[1, 1]),
+    ],
+    [tensor("x", [1, CHANNELS, "length"])],
+    constants={
+        "w": np.random.default_rng(0).standard_normal((CHANNELS, CHANNELS, 3)).astype(np.float32),
+        "axes": np.array([2]),
+        "one": np.ones((), np.float32),
+    },
+)
+
+
+def test_means_of_what_convolutions_read_too_end_with_its_rows() -> None:
+    graph = import_model_proto(NORMALISED, {"x": (1, CHANNELS, "length:1..999")})
+    calls = [call for call in kernels_of(graph).calls if isinstance(call, KernelCall)]
+    sums = [call.kernel for call in calls if "reduce_sum" in call.operators]
+    assert len(sums) == 2
+    for kernel in sums:
+        assert "for r0 in 0..min(999, in" in format_loops(lower(kernel, naive_schedule()))
+    assert all(call.kernel.limits for call in calls if "from_blocked" in call.operators)
+    executable = Executable(compile_model(graph).spec)
+    executable.run({"x": np.full((1, CHANNELS, 999), np.nan, np.float32)})
+    for length in (1, 2, 17, 500):
+        x = np.random.default_rng(length).standard_normal((1, CHANNELS, length)).astype(np.float32)
+        (expected,) = exact_session(NORMALISED).run(None, {"x": x})
+        assert np.allclose(executable.run({"x": x})["y"], expected, atol=1e-4)
