@@ -177,9 +177,10 @@ class OnnxNode:
         return ComputedShapeError(
             f"{self.label}: {meaning} (input {position}, value {self.input(position).name!r}) is "
             "computed at run time, but shapes must be known when the model is compiled",
-            hint="make it an initializer or a Constant node, declare the shape of the node's "
-            "result in the model (an output or a value_info, of numbers or of names that --shape "
-            "gives bounds), or fix the input that it depends on (constants of import_onnx)",
+            hint="fix the input of the model that it depends on (--input NAME=FILE.npy, inputs= in "
+            "Python), make it an initializer or a Constant node, or declare the shape of the "
+            "node's result in the model (an output or a value_info, of numbers or of names that "
+            "--shape gives bounds)",
         )
 
     def has(self, name: str) -> bool:
