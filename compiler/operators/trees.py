@@ -33,10 +33,10 @@ from tunefarm.compiler.types.dims import whole
 from tunefarm.compiler.types.dtypes import BOOLS, WIDE_FLOATS, DType
 from tunefarm.compiler.types.tensor_type import TensorType
 
-LEAVES = 32
-"""Of a tree in the tables, a bit each."""
-SLOTS = LEAVES + 1
-"""Numbers of leaves of a tree: the first is what a row has that lies at none of them."""
+
+def slots_of(masks: DType) -> int:
+    """Numbers of leaves of a tree, a bit of a mask each, behind what a row has at none of them."""
+    return masks.bits + 1
 
 
 def _infer_step(attributes: Attributes, types: Types) -> TensorType:
@@ -94,8 +94,10 @@ def _step(attributes: Attributes, use: Use) -> Tensor:
 def _infer_leaves(attributes: Attributes, types: Types) -> TensorType:
     data, features, thresholds, *masks, leaves = (types.present(n) for n in range(6))
     by_rows = attributes.flag("by_rows")
-    for table in (features, *masks, leaves):
+    for table in (features, leaves):
         check_dtype(table, frozenset((DType.I32,)), "a table of trees")
+    check_dtype(masks[0], frozenset((DType.I32, DType.I64)), "a table of masks")
+    check_same_dtype(*masks)
     check_dtype(data, WIDE_FLOATS, "the data")
     check_same_dtype(data, thresholds)
     tables = [features, thresholds, *masks]
@@ -109,7 +111,8 @@ def _infer_leaves(attributes: Attributes, types: Types) -> TensorType:
         f"tables {', '.join(map(str, tables))} for {data} are not of the same nodes",
     )
     trees = shape[1 if by_rows else 0]
-    check(leaves.shape == (trees * SLOTS,), f"{leaves} is not {SLOTS} leaves for {trees} trees")
+    slots = slots_of(masks[0].dtype)
+    check(leaves.shape == (trees * slots,), f"{leaves} is not {slots} leaves for {trees} trees")
     types.require_whole(0, int(by_rows), "the axis of features")
     for position in types.positions()[1:]:
         types.require_all_whole(position, "a table of nodes")
@@ -147,13 +150,17 @@ def _leaves(attributes: Attributes, use: Use) -> Tensor:
     )
 
     def leaf(indices: tuple[Expr, ...]) -> Expr:
-        # A power of two as a float has the number of its bit as exponent, 127 more; zero has 0.
-        exponent = binary(
-            "shr", unary("bits", cast(DType.F32, bits[indices])), const(23, DType.I32)
-        )
-        exponent = binary("and", exponent, const(255, DType.I32))
-        slot = _clamped(sub(exponent, const(126, DType.I32)), SLOTS)
-        at = add(mul(indices[tree_axis], integer(SLOTS)), cast(DType.I64, slot))
+        # A power of two as a float has the number of its bit as exponent, 127 more (as a double
+        # 1023); zero has 0.
+        kind, real, mantissa, most = "bits", DType.F32, 23, 255
+        if first.dtype is DType.I64:
+            kind, real, mantissa, most = "bits64", DType.F64, 52, 2047
+        power = unary(kind, cast(real, bits[indices]))
+        exponent = binary("shr", power, const(mantissa, first.dtype))
+        exponent = binary("and", exponent, const(most, first.dtype))
+        slot = sub(cast(DType.I32, exponent), const(most // 2 - 1, DType.I32))
+        slots = slots_of(first.dtype)
+        at = add(mul(indices[tree_axis], integer(slots)), cast(DType.I64, _clamped(slot, slots)))
         return leaves[(at,)]
 
     return use.pointwise("tree_leaves", leaf)
@@ -197,7 +204,8 @@ register(
 )
 """`tree_leaves(data, features, thresholds, first, second, leaves, nan_first)`: node n of tree t
 keeps the leaves `first[t, n]` for rows whose feature is at most the threshold (or NaN, where
-`nan_first` says so), else `second[t, n]`. The result is `leaves[33 t + 1 + k]` of the leaf k that
-all nodes keep, and `leaves[33 t]` where they keep none. They must not keep several. Tables lie
-[trees, nodes] for data [features, rows], or `by_rows` all of it the other way round.
+`nan_first` says so), else `second[t, n]`. With masks of 32 bits (or 64: 65 t) the result is
+`leaves[33 t + 1 + k]` of the leaf k that all nodes keep, and `leaves[33 t]` where they keep none.
+They must not keep several. Tables lie [trees, nodes] for data [features, rows], or `by_rows` all of
+it the other way round.
 """

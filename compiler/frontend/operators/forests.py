@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
-from tunefarm.compiler.operators.trees import LEAVES, SLOTS
+from tunefarm.compiler.operators.trees import slots_of
 from tunefarm.compiler.types.dims import is_unpadded, size_of
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.sizes import bounds_of
@@ -35,11 +35,18 @@ _MANY_TREES = 8
 FEW_ROWS = 2
 """Fewer rows are no vector of their own: two already take 0.6 to 0.9 of the time of one by one
 (Zen 5)."""
-_NODES_PER_STEP = 10
+_NODES_PER_STEP = 12
 """So many nodes are asked in the time of a step down, where rows are vectors: 0.4 against 4.4 ns
-of a tree and row (measured on Zen 3 with 200 trees of 31 leaves and 1,000 rows)."""
+of a tree and row (measured on Zen 3 with 200 trees of 31 leaves and 1,000 rows); more of them on
+Zen 5, with AVX2 0.08 against 2.0, with AVX-512 0.05 (trees of 64 leaves)."""
 _NODES_PER_STEP_BY_ROWS = 6
 """The same where trees are vectors, and look the features up: 0.8 against 5.3 ns."""
+
+_NARROW_ROWS = 8
+"""Rows for which masks of 64 bits are no more vectors; many rows take longer with half of the
+nodes (1.5 times on Zen 5)."""
+_WIDE_NODE = 1.25
+"""The time of a node whose masks have 64 bits for such rows, in that of one of 32 bits."""
 
 
 class Forest:
@@ -211,7 +218,7 @@ class Forest:
         many_trees = len(roots) >= _MANY_TREES
         by_rows = many_trees and (low < FEW_ROWS or low < high)
         if by_rows and high >= FEW_ROWS:
-            asked = self._asked(roots, groups, self._affordable(roots, by_rows=False))
+            asked = self._asked(roots, groups, False, high)
             many = [] if asked is None else [asked.find(data, False, graph, groups)]
             if many and low >= FEW_ROWS:
                 return many
@@ -227,7 +234,7 @@ class Forest:
         self, data: Value, roots: Numbers, graph: GraphBuilder, groups: int, by_rows: bool
     ) -> Leaves:
         """The leaves, by whichever way takes less time."""
-        asked = self._asked(roots, groups, self._affordable(roots, by_rows))
+        asked = self._asked(roots, groups, by_rows, bounds_of(size_of(data.dims[0]))[1])
         if asked is not None:
             return asked.find(data, by_rows, graph, groups)
         features, depth = self.features, self.depth(roots)
@@ -252,16 +259,55 @@ class Forest:
             nodes = graph.emit("tree_step", nodes, data, *tables)
         return Leaves(nodes, 0, groups)
 
-    def _asked(self, roots: Numbers, groups: int, affordable: int) -> _Asked | None:
-        """The trees as tables of nodes to ask; None if that is more than is affordable."""
+    def _asked(self, roots: Numbers, groups: int, by_rows: bool, rows: int) -> _Asked | None:
+        """The trees as tables of nodes to ask; None if a walk takes less time."""
+        affordable = self._affordable(roots, by_rows)
         if self._tests(roots) > affordable:
             return None
+        found = self._parts(roots, groups, affordable, DType.I32)
+        masks = DType.I32
+        is_cut = found is None or sum(map(len, found[0])) > len(roots)
+        if is_cut and (by_rows or rows <= _NARROW_ROWS):
+            wide = self._parts(roots, groups, affordable, DType.I64)
+            if wide is not None and (found is None or _WIDE_NODE * wide[1] < found[1]):
+                found, masks = wide, DType.I64
+        if found is None:
+            return None
+        parts, slots = found[0], slots_of(masks)
+        longest = max(map(len, parts))
+        none = self._add_leaves(1)
+        nothing = _Piece([none], [1], [1], [none])
+        pieces = [piece for part in parts for piece in part + [nothing] * (longest - len(part))]
+        shape = len(pieces), max(len(piece.nodes) for piece in pieces)
+        nodes = np.full(shape, none)
+        first, second = np.full((2, *shape), -1).astype(np.uint64)
+        leaves = np.full((len(pieces), slots), none)
+        for tree, piece in enumerate(pieces):
+            count = len(piece.nodes)
+            nodes[tree, :count] = piece.nodes
+            first[tree, :count] = np.array(piece.first, np.uint64)
+            second[tree, :count] = np.array(piece.second, np.uint64)
+            leaves[tree, 1 : 1 + len(piece.leaves)] = piece.leaves
+        special = self.nan_first[nodes]
+        return _Asked(
+            self.features[nodes],
+            self.thresholds[nodes],
+            first.astype(masks.numpy),
+            second.astype(masks.numpy),
+            leaves.reshape(-1),
+            special if special.any() else None,
+        )
+
+    def _parts(
+        self, roots: Numbers, groups: int, affordable: int, masks: DType
+    ) -> tuple[list[list[_Piece]], int] | None:
+        """Each group's pieces, and the nodes of their tables; None if more than is affordable."""
         parts: list[list[_Piece]] = []
         most = total = longest = 0
         for own in roots.reshape(groups, -1).tolist():
             parts.append([])
             for root in own:
-                found = self._pieces(root)
+                found = self._pieces(root, masks.bits)
                 if found is None:
                     return None
                 parts[-1] += found
@@ -270,27 +316,7 @@ class Forest:
                 total = most * longest * len(parts)
                 if total > affordable:
                     return None
-        none = self._add_leaves(1)
-        nothing = _Piece([none], [1], [1], [none])
-        pieces = [piece for part in parts for piece in part + [nothing] * (longest - len(part))]
-        shape = len(pieces), most
-        nodes = np.full(shape, none)
-        first, second = np.full(shape, -1), np.full(shape, -1)
-        leaves = np.full((len(pieces), SLOTS), none)
-        for tree, piece in enumerate(pieces):
-            count = len(piece.nodes)
-            nodes[tree, :count] = piece.nodes
-            first[tree, :count], second[tree, :count] = piece.first, piece.second
-            leaves[tree, 1 : 1 + len(piece.leaves)] = piece.leaves
-        special = self.nan_first[nodes]
-        return _Asked(
-            self.features[nodes],
-            self.thresholds[nodes],
-            first.astype(np.uint32).astype(np.int32),
-            second.astype(np.uint32).astype(np.int32),
-            leaves.reshape(-1),
-            special if special.any() else None,
-        )
+        return parts, total
 
     def _tests(self, roots: Numbers) -> int:
         """How many tests trees have, each once; those of all nodes if trees share any."""
@@ -302,8 +328,8 @@ class Forest:
         tests = np.stack([trees[inner], self.features[inner], self.nan_first[inner]])
         return int(np.unique(np.vstack([tests, self.thresholds[inner]]), axis=1).shape[1])
 
-    def _pieces(self, root: int) -> list[_Piece] | None:
-        """A tree in pieces of at most `LEAVES` leaves each; None if a node has several ways to it.
+    def _pieces(self, root: int, most: int) -> list[_Piece] | None:
+        """A tree in pieces of at most so many leaves; None if a node has several ways to it.
 
         Nodes that test the same are asked once: all of a level, in trees as CatBoost grows them.
         """
@@ -328,7 +354,7 @@ class Forest:
                 starts[node] = (starts[node][0], len(leaves))
             else:
                 inner.append((node, *starts[node], len(leaves)))
-        count = -(-len(leaves) // LEAVES)
+        count = -(-len(leaves) // most)
         ends = [number * len(leaves) // count for number in range(count + 1)]
         return [self._piece(inner, leaves[begin:end], begin, end) for begin, end in pairwise(ends)]
 
@@ -378,8 +404,8 @@ class _Asked:
 
     features: Numbers
     thresholds: npt.NDArray[np.float64]
-    first: npt.NDArray[np.int32]
-    second: npt.NDArray[np.int32]
+    first: npt.NDArray[Any]
+    second: npt.NDArray[Any]
     leaves: Numbers
     nan_first: npt.NDArray[np.bool_] | None
 
@@ -392,8 +418,8 @@ class _Asked:
         tables = [
             table(self.features, DType.I32),
             table(self.thresholds, data.dtype),
-            table(self.first, DType.I32),
-            table(self.second, DType.I32),
+            table(self.first, DType.from_numpy(self.first.dtype)),
+            table(self.second, DType.from_numpy(self.second.dtype)),
             graph.constant(self.leaves, DType.I32),
         ]
         if self.nan_first is not None:
