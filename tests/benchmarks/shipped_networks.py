@@ -113,6 +113,24 @@ _LINES: dict[str, Any] = {
 }
 
 
+_BYTES_FLIP = 6e-2
+"""Of networks quantised in each run: a byte rounded the other way changes all later ones."""
+
+
+def _tagger(name: str) -> Network:
+    word = "input_ids" if name == "bilstm" else "input"
+    return Network(
+        "text2tashkeel",
+        f"{name}.int8.onnx",
+        {word: ("b", "n")},
+        {word: WORDS},
+        ({"b": 1, "n": 12}, {"b": 1, "n": 60}, {"b": 4, "n": 40}),
+        {"b": "1..4", "n": "1..128"},
+        words=30,
+        tolerance=_BYTES_FLIP,
+    )
+
+
 def _deep_noise(file: str, width: int) -> Network:
     return Network(
         "speechmos",
@@ -315,6 +333,43 @@ NETWORKS: tuple[Network, ...] = (
         {"X": TABLE},
         ({"n": 1}, {"n": 1000}),
         {"n": "1..1000"},
+    ),
+    *(_tagger(file) for file in ("bilstm", "rawi", "rawi_v2", "rawi_v3")),
+    Network(
+        "traceforge-title-model",
+        "span/encoder.onnx",
+        {"input_ids": ("b", "n"), "attention_mask": ("b", "n")},
+        {"input_ids": WORDS, "attention_mask": "ones"},
+        ({"b": 1, "n": 16}, {"b": 1, "n": 64}, {"b": 1, "n": 200}),
+        {"b": "1..4", "n": "1..256"},
+        tolerance=_BYTES_FLIP,
+    ),
+    Network(
+        "traceforge-title-model",
+        "span/decoder.onnx",
+        {
+            "input_ids": ("b", "d"),
+            "encoder_hidden_states": ("b", "n", 512),
+            "encoder_attention_mask": ("b", "n"),
+        },
+        {"input_ids": WORDS, "encoder_hidden_states": AUDIO, "encoder_attention_mask": "ones"},
+        ({"b": 1, "d": 1, "n": 64}, {"b": 1, "d": 8, "n": 64}, {"b": 1, "d": 24, "n": 200}),
+        {"b": "1..4", "d": "1..32", "n": "1..256"},
+        tolerance=_BYTES_FLIP,
+    ),
+    Network(
+        "open-voicefilter-lite",
+        "voicefilter_lite.int8.onnx",
+        {
+            "stacked_logmel": ("b", "n", 512),
+            "dvec": ("b", 256),
+            "h0": (3, "b", 512),
+            "c0": (3, "b", 512),
+        },
+        dict.fromkeys(("stacked_logmel", "dvec", "h0", "c0"), AUDIO),
+        ({"b": 1, "n": 1}, {"b": 1, "n": 20}, {"b": 1, "n": 200}, {"b": 4, "n": 20}),
+        {"b": "1..4", "n": "1..256"},
+        tolerance=_BYTES_FLIP,
     ),
 )
 
