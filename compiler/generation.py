@@ -186,6 +186,7 @@ class Generator:
         self.capacity = self._lengths.capacity
         self.caches: dict[str, AnyArray] = {}
         self._count = 0  # tokens of a call that the caches are laid out for
+        self._made = -1  # tokens that the last call left in the caches
         self._held: Tokens = np.empty((0, 0), np.int64)  # [batch, tokens] that the caches hold
         self._feeds: dict[str, AnyArray] = {}
 
@@ -298,7 +299,7 @@ class Generator:
     def _begin(self, batch: int) -> None:
         """Memory for a batch of this size; nothing is held."""
         self._held = np.empty((batch, 0), np.int64)
-        self.caches, self._count = {}, 0
+        self.caches, self._count, self._made = {}, 0, -1
         size = batch * self.capacity
         inputs = self.executable.inputs
         self._feeds = {
@@ -321,10 +322,14 @@ class Generator:
             inputs[ports.positions][...] = np.arange(past, past + count)
         if ports.mask:
             inputs[ports.mask] = self._feed(ports.mask, batch, past + count)
-        for name, cache in self.caches.items():
-            inputs[name] = self._lengths.part(name, cache, past)
+        if past == self._made:
+            inputs |= self.caches
+        else:
+            for name, cache in self.caches.items():
+                inputs[name] = self._lengths.part(name, cache, past)
         results = self.executable.run(inputs, in_place=True)
         self.caches = {input: results[output] for output, input in ports.caches.items()}
+        self._made = past + count
         self._store[:, past : past + count] = ids
         self._held = self._store[:, : past + count]
         last: AnyArray = results[ports.logits].reshape(batch, -1, results[ports.logits].shape[-1])
@@ -336,7 +341,9 @@ class Generator:
 
     def _lay_out(self, batch: int, count: int) -> None:
         """Have the caches lie as the code for so many tokens reads them."""
-        sizes = self._lengths.sizes(batch, count, self.cached)
+        sizes, self._count = self._lengths.sizes(batch, count, self.cached), count
+        if self.caches and self.executable.lie_in_place(self.caches, sizes):
+            return
         caches = {
             name: np.zeros(type.shape, type.dtype.numpy)
             for name, type in self.executable.inputs_at(sizes).items()
@@ -351,7 +358,7 @@ class Generator:
                 cache[...] = self._lengths.part(name, before, self.cached)
             elif name not in self._lengths.axes:
                 cache[...] = 0
-        self.caches, self._count = caches, count
+        self.caches, self._made = caches, -1
 
 
 _TRUE = np.ones(1, np.bool_)

@@ -327,6 +327,17 @@ class Executable:
             start += aligned(port.bytes)
         return caches
 
+    def lie_in_place(self, arrays: Mapping[str, AnyArray], sizes: Mapping[str, int]) -> bool:
+        """Whether arrays lie as those of `empty_caches` do at these sizes, all of them."""
+        program = self._number_at(self.chosen_sizes(sizes)) or 0
+        names = set(self.in_place.values())
+        strides = {
+            port.name: port.rooms[program].strides
+            for port in self._ports.inputs
+            if port.name in names
+        }
+        return strides == {name: array.strides for name, array in arrays.items()}
+
     def run(
         self,
         inputs: Mapping[str, object],
