@@ -39,8 +39,11 @@ class Backend(Protocol):
     def make_engine(self, *, read_only: bool) -> Engine:
         """Check what can be seen without a connection; an engine that has made none yet."""
 
-    def check(self, engine: Engine, *, create: bool, read_only: bool) -> None:
-        """Refuse, without changing it, what is not an intact database of ours.
+    def check(
+        self, engine: Engine, *, create: bool, read_only: bool, check_values: bool = True
+    ) -> None:
+        """Refuse, without changing it, what is not an intact database of ours; with `check_values`
+        also what can be seen of values without reading the rows.
 
         Nothing is there yet: passes if `create`, is refused if not.
         """

@@ -97,7 +97,9 @@ class PostgresqlServer:
             event.listen(engine, "connect", _forbid_writing)
         return engine
 
-    def check(self, engine: Engine, *, create: bool, read_only: bool) -> None:
+    def check(
+        self, engine: Engine, *, create: bool, read_only: bool, check_values: bool = True
+    ) -> None:
         """Refuse what cannot keep every text, what holds other tables and, unless `create`, what
         holds none. Raises DatabaseError."""
         with engine.connect() as connection:

@@ -61,14 +61,22 @@ def _config(migrations: Path) -> Config:
     return config
 
 
-def prepare(store: Store, migrations: Path, *, create: bool, check_rows: bool) -> None:
+def prepare(
+    store: Store, migrations: Path, *, create: bool, check_rows: bool, leave_damaged: bool
+) -> None:
     """Check the database, then bring it to this version's schema."""
-    store.backend.check(store.engine, create=create, read_only=store.read_only)
+    store.backend.check(
+        store.engine, create=create, read_only=store.read_only, check_values=not leave_damaged
+    )
     with store.engine.connect() as connection:
         revision = schema_revision(connection)
         tables = set(inspect(connection).get_table_names())
     if check_rows and revision in schema.WITH_CHECKSUMS:
-        _check_rows(store, tables, revision)
+        if leave_damaged and revision == schema.REVISION:
+            _check_tables(store, tables)
+            store.leave_damaged(store.backend.left_to_readers)
+        else:
+            _check_rows(store, tables, revision)
     if _is_newest(store.name, revision, migrations):
         return
     if store.read_only and revision is not None:
@@ -98,10 +106,10 @@ def _check_rows(store: Store, names: Collection[str], revision: str) -> None:
     Raises DatabaseError for a damaged row and a table that is not there.
     """
     skipped = store.backend.left_to_readers
+    if revision == schema.REVISION:
+        _check_tables(store, names)
     with store.reading() as session:
         for table in schema.Base.metadata.sorted_tables:
-            if table.name not in names and revision == schema.REVISION:
-                raise sqlite_file.damaged(store.name, f"it has no table {table.name}")
             if table.name not in names or table.name in skipped:
                 continue
             without = () if revision == schema.REVISION else missing_columns(session, table)
@@ -110,6 +118,12 @@ def _check_rows(store: Store, names: Collection[str], revision: str) -> None:
                 if problem:
                     name = f"{table.name} {row_name(table, row)}"
                     raise sqlite_file.damaged(store.name, f"{name}: {problem}")
+
+
+def _check_tables(store: Store, names: Collection[str]) -> None:
+    for table in schema.Base.metadata.sorted_tables:
+        if table.name not in names:
+            raise sqlite_file.damaged(store.name, f"it has no table {table.name}")
 
 
 def _older(name: str, revision: str | None, migrations: Path) -> DatabaseError:

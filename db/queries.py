@@ -31,6 +31,7 @@ from tunefarm.db.store import Store
 
 _NUMBERS_AT_ONCE = 500
 _NOTHING: Mapping[str, object] = {}
+_OF_TASKS = (schema.Trial, schema.Best)
 _OUT_OF_ORDER = 64
 """A transaction may commit trials with lower numbers than those that others have committed."""
 
@@ -124,6 +125,47 @@ def schedules(store: Store, key: TaskKey, origin: Origin) -> set[str]:
     parameters = {**statements.key_of(key), **origin.parameters}
     with store.reading() as session:
         return set(session.scalars(statements.SCHEDULES_OF_ORIGIN, parameters))
+
+
+def damaged(store: Store, workload: str | None = None) -> dict[str, str]:
+    """The rows that are left out, all or the records of a workload, by name, and what is wrong."""
+    if workload is None:
+        chosen = {name: set(rows) for name, rows in store.damaged.items()}
+    else:
+        chosen = {table.__tablename__: _left_of(store, table, workload) for table in _OF_TASKS}
+    return {
+        f"{name} {number}": problem
+        for name, rows in store.damaged.items()
+        for number, problem in rows.items()
+        if number in chosen.get(name, ())
+    }
+
+
+def _left_of(
+    store: Store, model: type[schema.Trial] | type[schema.Best], workload: str
+) -> set[int]:
+    """The numbers of those rows of a workload that are left out, by what they say they are of."""
+    numbers = store.damaged.get(model.__tablename__)
+    if not numbers:
+        return set()
+    row, task, kernel = (each.__table__.c for each in (model, schema.Task, schema.Workload))
+    statement = select(row.id).where(
+        row.id.in_(list(numbers)),
+        row.task_id == task.id,
+        task.workload_id == kernel.id,
+        kernel.key == workload,
+    )
+    with store.reading() as session:
+        return set(session.scalars(statement))
+
+
+def leave_trial(store: Store, number: int, problem: str) -> None:
+    """Read as if a trial, and what jobs have settled on it, were not there."""
+    with store.reading() as session:
+        of_trial = select(schema.Best.id).where(schema.Best.trial_id == number)
+        bests = list(session.scalars(of_trial))
+    store.leave("trials", {number: problem})
+    store.leave("bests", dict.fromkeys(bests, f"trials {number}, which it refers to, {problem}"))
 
 
 def best(

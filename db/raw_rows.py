@@ -63,6 +63,36 @@ def intact_rows(
         yield row
 
 
+def damaged_rows(session: Session, skipped: Collection[str] = ()) -> dict[str, dict[int, str]]:
+    """What is wrong with rows that are damaged, or refer to one that is, by table and number.
+
+    Rows of the tables `skipped`, and those that have no numbers, are not looked at.
+    """
+    found: dict[str, dict[int, str]] = {}
+    intact: dict[str, set[int]] = {}
+    for table in schema.Base.metadata.sorted_tables:  # what others refer to comes first
+        if table.name in skipped or "id" not in table.columns:
+            continue
+        parents = [(key.parent.name, key.column.table.name) for key in table.foreign_keys]
+        intact[table.name] = set()
+        for row in raw_rows(session, table):
+            problem = damage(table, row) or next(
+                (
+                    f"{parent} {row[name]}, which it refers to, is damaged"
+                    for name, parent in sorted(parents)
+                    if parent in intact
+                    and row[name] is not None
+                    and row[name] not in intact[parent]
+                ),
+                "",
+            )
+            if problem:
+                found.setdefault(table.name, {})[row["id"]] = problem
+            else:
+                intact[table.name].add(row["id"])
+    return found
+
+
 def damage(table: Table, row: Mapping[str, Any]) -> str:
     """What is wrong with a stored row; "" for one that is what was written.
 

@@ -7,6 +7,7 @@ section 1.3). Everything else that exists is left untouched.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sqlite3
 import stat
@@ -181,6 +182,8 @@ _MAGIC = b"SQLite format 3\0"
 _SMALLEST_PAGE = 512
 _WAL_IS_SAFE = sqlite3.sqlite_version_info >= (3, 51, 3)
 """Older versions can corrupt a write-ahead log (https://www.sqlite.org/wal.html, section 11)."""
+_OF_A_VALUE = re.compile(r"(NULL|TEXT|NUMERIC|non-\S+) value in ")
+"""Lines of `PRAGMA integrity_check` about the content of a row."""
 _WHOLE_CHECK_BYTES = 32 << 20
 """Larger files are checked at open only where it is cheap, or opening would take seconds."""
 _EVERY_ROW_BYTES = 4 << 20
@@ -234,7 +237,9 @@ class SqliteFile:
         event.listen(engine, "begin", _begin)
         return engine
 
-    def check(self, engine: Engine, *, create: bool, read_only: bool) -> None:
+    def check(
+        self, engine: Engine, *, create: bool, read_only: bool, check_values: bool = True
+    ) -> None:
         """Refuse what is not an intact file of ours. Raises DatabaseError."""
         if self.path is not None:
             _check_path(self.path, create=create)
@@ -243,7 +248,7 @@ class SqliteFile:
             if create:
                 open_file(self.path, "rwc").close()
             size = self.path.stat().st_size if self.path.exists() else 0
-            problems = check_structure(engine, size) if size else []
+            problems = check_structure(engine, size, check_values) if size else []
             if problems:
                 raise damaged(self.path, problems[0])
         if not read_only:
@@ -437,7 +442,7 @@ def set_journal_mode(engine: Engine) -> None:
             cursor.execute(f"PRAGMA journal_mode = {wanted}")
 
 
-def check_structure(engine: Engine, size: int) -> list[str]:
+def check_structure(engine: Engine, size: int, check_values: bool = True) -> list[str]:
     """What SQLite finds wrong with the file, indices included; [] if nothing.
 
     A large file is checked by its small tables alone; `tunefarm.db.check` reads everything.
@@ -454,7 +459,9 @@ def check_structure(engine: Engine, size: int) -> list[str]:
             for pragma in pragmas:
                 lines = [line for row in cursor.execute(pragma) for line in row[0].splitlines()]
                 problems += [line for line in lines if line != "ok" and not line.startswith("***")]
-            if size <= _EVERY_ROW_BYTES and not problems:
+            if not check_values:
+                problems = [line for line in problems if not _OF_A_VALUE.match(line)]
+            elif size <= _EVERY_ROW_BYTES and not problems:
                 problems += dangling(cursor.execute("PRAGMA foreign_key_check").fetchmany(5))
         except sqlite3.DatabaseError as error:
             if not _is_corrupt(error):

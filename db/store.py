@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from sqlalchemy import Engine, bindparam, delete
+from sqlalchemy import Engine, bindparam, delete, event
 from sqlalchemy.exc import StatementError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import ORMExecuteState, Session, with_loader_criteria
 
 from tunefarm.configs.clock import steady_time
 from tunefarm.configs.errors import DatabaseError, DatabaseMovedError, DatabaseUnavailableError
@@ -24,6 +24,7 @@ from tunefarm.db import schema, sqlite_file
 from tunefarm.db.backend import Backend, backend_of
 from tunefarm.db.prepare import MIGRATIONS, prepare
 from tunefarm.db.processes import hold_lease, let_go
+from tunefarm.db.raw_rows import damaged_rows
 from tunefarm.db.records import JOB_STATES, JobRecord, JobState, JobTask, Record
 from tunefarm.db.rows import RowIds, add_rows, job_row, set_tasks
 from tunefarm.db.sqlite_file import HeldFile
@@ -31,6 +32,7 @@ from tunefarm.db.sqlite_file import HeldFile
 Patience: TypeAlias = Callable[[DatabaseUnavailableError], bool]
 """Waits for a while; whether to try again."""
 _T = TypeVar("_T")
+_MAY_BE_LEFT = {"trials", "bests", "builds", "plans", "latencies"}  # none refers to them, but bests
 _TRIES = 10  # of a transaction that is given up for another one; each of them lets one finish
 
 
@@ -57,6 +59,7 @@ class Store:
         self.is_shipped = False  # it comes with the package
         self.moved = ""  # where the database is that was renamed or saved while it was in use
         self.lost = ""  # a line about one that was deleted or replaced, and has been saved
+        self.damaged: dict[str, dict[int, str]] = {}  # rows left out, and what is wrong with them
         self.backend = backend
         self.use(backend.make_engine(read_only=read_only))
         self._held: HeldFile | None = None
@@ -73,6 +76,7 @@ class Store:
         read_only: bool = False,
         upgrade: bool = True,
         check_rows: bool = True,
+        leave_damaged: bool = False,
         migrations: Path = MIGRATIONS,
     ) -> Store:
         """Open a database: a file name, `:memory:`, or an SQLAlchemy URL of SQLite or PostgreSQL.
@@ -82,7 +86,8 @@ class Store:
         copied: to `NAME.REVISION.backup`, on a server to a schema `tunefarm_backup_REVISION`.
         With `read_only` nothing is changed: a file of an older schema is read as a copy in memory
         that was migrated. Without `upgrade` an older schema is refused where it is to be written.
-        A file's rows are checked unless `check_rows` is false, for who reads damaged ones too.
+        A file's rows are checked unless `check_rows` is false, for who reads damaged ones too; with
+        `leave_damaged` those that are damaged are left out (see the method) instead of refused.
 
         Raises DatabaseError for a database that is damaged or no tuning database, a schema of a
         newer version, an older one of a server or a large file that is only read, a path that
@@ -92,7 +97,13 @@ class Store:
         try:
             with store.translating():
                 create = create and not read_only
-                prepare(store, migrations, create=create, check_rows=check_rows)
+                prepare(
+                    store,
+                    migrations,
+                    create=create,
+                    check_rows=check_rows,
+                    leave_damaged=leave_damaged,
+                )
                 store._held = store.backend.hold(store.engine)
         except BaseException:
             store.close()
@@ -146,6 +157,8 @@ class Store:
 
     def _begin_reading(self) -> Session:
         session = Session(self._reader)
+        if self.damaged:
+            event.listen(session, "do_orm_execute", self._leave_out)
         try:
             with self.translating():
                 session.connection()
@@ -153,6 +166,36 @@ class Store:
             session.close()
             raise
         return session
+
+    def leave_damaged(self, skipped: Collection[str] = ()) -> bool:
+        """From now on read as if damaged rows, and those that refer to them, were not there.
+
+        Whether there are any that were read before. All tables are looked at but those `skipped`.
+        Raises DatabaseError for rows that others are to refer to, where the database is written.
+        """
+        with self.reading() as session:
+            found = damaged_rows(session, skipped)
+        for name in found.keys() - _MAY_BE_LEFT if not self.read_only else ():
+            number, problem = next(iter(found[name].items()))
+            raise sqlite_file.damaged(self.name, f"{name} {number}: {problem}")
+        return sum(self.leave(name, rows) for name, rows in found.items()) > 0
+
+    def leave(self, table: str, rows: Mapping[int, str]) -> bool:
+        """Read as if the rows with these numbers were not there, for what is wrong with them."""
+        known = self.damaged.setdefault(table, {})
+        new = {number: problem for number, problem in rows.items() if number not in known}
+        known.update(new)
+        return bool(new)
+
+    def _leave_out(self, state: ORMExecuteState) -> None:
+        if not state.is_select or not state.is_orm_statement:
+            return
+        for mapper in schema.Base.registry.mappers:
+            numbers = self.damaged.get(mapper.class_.__tablename__)
+            if numbers:
+                intact = mapper.class_.id.not_in(list(numbers))
+                left_out = with_loader_criteria(mapper.class_, intact, include_aliases=True)
+                state.statement = state.statement.options(left_out)
 
     @contextmanager
     def writing(self) -> Iterator[Session]:

@@ -41,7 +41,7 @@ from tunefarm.tuner.job_request import MakeRunner
 from tunefarm.tuner.model.cost_model import BoostedTrees, TrainingData
 from tunefarm.tuner.records.job_command import JobCommand
 from tunefarm.tuner.records.size_ranges import SizePlan
-from tunefarm.tuner.records.unapplied import VERSION, Wanted, unapplied
+from tunefarm.tuner.records.unapplied import VERSION, Wanted, damaged, unapplied
 from tunefarm.tuner.reports.gains import ModelGain
 from tunefarm.tuner.reports.progress import Progress
 from tunefarm.tuner.reports.report import TaskStatus, format_ratio, format_time
@@ -213,6 +213,8 @@ class Job:
         self.progress.message(f"{text}, {known} trials known from earlier runs" if known else text)
         if self.store.upgrade_note:
             self.progress.message(self.store.upgrade_note)
+        for left in damaged(self.store, ()):
+            self.progress.message(str(left))
         untuned = {task.key.workload: task.name for task in self.tasks}
         for task in self.tasks[:1]:
             wanted = Wanted(task.key, self.targets[0], task.key.numerics, untuned=untuned)

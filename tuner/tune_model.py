@@ -81,7 +81,8 @@ def tune_lowered(
 
     `built_from` is as in `JobModels`; None where the graph is built as it is.
     """
-    with Store.open(request.settings.database.url) as store:
+    with Store.open(request.settings.database.url, leave_damaged=True) as store:
+        store.leave_damaged()  # of a large file too: a job reads all of it
         job = _job(request, lowered, store, built_from)
         store.patience = job.patience
         job.register(request.command, request.stamp)

@@ -63,7 +63,7 @@ def _quantised(request: JobRequest, graph: Graph) -> LoweredModel:
     """The quantised model; its ranges are of the calibration data, or of the record."""
     settings, options = request.settings, request.options
     target = target_of(settings)
-    with Store.open(settings.database.url) as store:
+    with Store.open(settings.database.url, leave_damaged=True) as store:
         if options.calibration is None:
             choice = recorded_choice(graph, settings, target, store)
         else:
@@ -105,7 +105,7 @@ def tune_auto(request: JobRequest) -> PrecisionChoice:
     plain = _plain(settings)
     if settings.searches_plans:
         request.progress.message("plan: the rules decide, since precisions are chosen")
-    with Store.open(settings.database.url) as store:
+    with Store.open(settings.database.url, leave_damaged=True) as store:
         compile = plain.compile
         choose = choose_from(store, target, compile.threads, compile.numerics)
         notify = request.progress.message

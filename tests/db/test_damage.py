@@ -106,6 +106,49 @@ def test_every_reader_finds_wrong_values_of_a_large_file(
             assert check(store)
 
 
+@pytest.mark.parametrize("read_only", [True, False])
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_value_is_left_out_where_that_is_asked(
+    wrong: str, read_only: bool, database: Path
+) -> None:
+    edit(database, *WRONG[wrong])
+    with Store.open(database, read_only=read_only, leave_damaged=True) as store:
+        assert set(queries.damaged(store)) == {"trials 2"}
+        assert [record.number for record in queries.trials(store, KEY)] == [1, 3, 4]
+        assert [found.number for found in queries.contenders(store, KEY, 9)] == [1, 3, 4]
+        assert queries.count_trials(store, KEY) == {"ok": 3}
+        assert len(check(store)) >= 1
+
+
+def test_a_large_file_is_looked_through_when_that_is_asked(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_file, "_EVERY_ROW_BYTES", 0)
+    edit(database, *WRONG["another latency"])
+    with Store.open(database, read_only=True, leave_damaged=True) as store:
+        with pytest.raises(DatabaseError):
+            queries.trials(store, KEY)
+        assert store.leave_damaged()
+        assert len(queries.trials(store, KEY)) == 3
+        assert not store.leave_damaged()
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [("machines", "description"), ("tasks", "threads"), ("workloads", "kernel")],
+)
+def test_what_refers_to_a_damaged_row_is_left_with_it_and_nothing_is_written(
+    table: str, column: str, database: Path
+) -> None:
+    edit(database, table, column, "'{'" if column != "threads" else 77, 1)
+    with Store.open(database, read_only=True, leave_damaged=True) as store:
+        named = queries.damaged(store)
+        assert f"{table} 1" in named and "which it refers to, is damaged" in named["trials 1"]
+        assert queries.trials(store, KEY) == []
+    with pytest.raises(DatabaseError, match=f"{table} 1: "):
+        Store.open(database, leave_damaged=True)
+
+
 def test_a_wrong_build_is_not_listed(database: Path) -> None:
     """Nor is it in the way of anything else."""
     edit(database, "builds", "created", 1e300, 1)

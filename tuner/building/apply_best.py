@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
@@ -31,8 +31,8 @@ from tunefarm.db.records import BestRecord, TaskKey, TrialRecord
 from tunefarm.db.store import Store
 from tunefarm.tuner.building.report import NOMINEE_LEFT
 from tunefarm.tuner.records.applicable_records import ApplicableRecords, nominees_left, own_origin
-from tunefarm.tuner.records.trials import record_to_apply, reference_note, task_key
-from tunefarm.tuner.records.unapplied import PRECISION, Unapplied, Wanted, unapplied
+from tunefarm.tuner.records.trials import readable_record, reference_note, task_key
+from tunefarm.tuner.records.unapplied import PRECISION, Unapplied, Wanted, damaged, unapplied
 
 if TYPE_CHECKING:
     from tunefarm.tuner.model.history import WarmStart
@@ -59,7 +59,7 @@ def choose_from(
     do: a job measures what it makes of them. A kernel of which nothing but the default schedule was
     tried has no tuned one.
 
-    The function raises DatabaseError for a record whose schedule cannot be read.
+    The function raises DatabaseError for a `settled` record whose schedule cannot be read.
     """
 
     first = {best.key: best for best in settled}
@@ -100,7 +100,7 @@ def choose_from(
 
 def _of_task(store: Store, key: TaskKey, only_confirmed: bool) -> tuple[TrialRecord | None, bool]:
     """What all records of a task say, and whether there was anything to choose from."""
-    record, confirmed = record_to_apply(store, key) or (None, False)
+    record, confirmed = readable_record(store, key) or (None, False)
     if record is None or confirmed:
         return record, confirmed
     tried = queries.schedules(store, key, own_origin(store, key.target))
@@ -204,9 +204,17 @@ class Records:
         """Why records were left that are of these kernels of the build, or of its model."""
         kernels = tuple(kernels)
         untuned = {item.key: item.name for item in kernels if item.schedule_source != TUNED}
-        if self._store is None or self.applicable is None or not untuned:
+        if self._store is None or self.applicable is None:
             return ()
         every = {item.key for item in kernels}
+        left_out = [item for store in self.applicable.stores for item in damaged(store, every)]
+        return (*left_out, *(self._inapplicable(kernels, every, untuned) if untuned else ()))
+
+    def _inapplicable(
+        self, kernels: Sequence[KernelReport], every: Collection[str], untuned: Mapping[str, str]
+    ) -> tuple[Unapplied, ...]:
+        """The same of records that are intact."""
+        assert self._store is not None and self.applicable is not None
         nominated = self.applicable.nominated(untuned)
         claims = [claim for item in nominated.values() for claim in item.nominees]
         asked = (self.applicable.like, self._target, self._numerics, self._model_hash, every)

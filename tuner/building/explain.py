@@ -20,13 +20,22 @@ from tunefarm.compiler.with_count import with_count
 from tunefarm.configs.temporary_folders import make_folder
 from tunefarm.db import queries
 from tunefarm.db.records import LOST_TO_NOISE, OK
+from tunefarm.db.store import Store
 from tunefarm.tuner.building.flow import build
-from tunefarm.tuner.building.record import open_records
+from tunefarm.tuner.building.record import with_records
 from tunefarm.tuner.building.report import BuildReport
 from tunefarm.tuner.building.request import BuildRequest, BuildResult
 from tunefarm.tuner.from_settings import target_of, targets_of
 from tunefarm.tuner.records.applicable_records import ApplicableRecords, Claim, KernelRecords
-from tunefarm.tuner.records.unapplied import FAILED, NOMINEE, Unapplied, Wanted, unapplied_of
+from tunefarm.tuner.records.unapplied import (
+    FAILED,
+    NOMINEE,
+    TUNE_AGAIN,
+    Unapplied,
+    Wanted,
+    damaged_of,
+    unapplied_of,
+)
 from tunefarm.tuner.reports.report import KEY_CHARACTERS, format_times
 
 SLOWER, NOISY, MET, UNFIT, BETTER = "slower", "noisy", "met", "unfit", "better"
@@ -79,14 +88,15 @@ def explain_build(
 ) -> list[Explanation]:
     """An explanation of each distinct kernel of a build, of all its programs, the costliest first.
 
-    Raises DatabaseError for a damaged record.
+    Raises DatabaseError.
     """
     settings = request.settings
     reports = [(item.target, item.report) for item in result.programs if not item.fallback]
     reports = reports or [(target_of(settings).key, result.report)]
-    found: list[Explanation] = []
-    with open_records(request.databases) as store:
+
+    def explain(store: Store | None) -> list[Explanation]:
         assert store is not None
+        found: list[Explanation] = []
         targets = targets_of(settings)
         for target in targets:
             applicable = ApplicableRecords(
@@ -103,7 +113,9 @@ def explain_build(
             numerics = settings.compile.numerics
             items = [_explain(applicable, target, numerics, k, commands) for k in kernels]
             found += [replace(one, target=target.cpu) for one in items] if targets[1:] else items
-    return found
+        return found
+
+    return with_records(request.databases, explain)
 
 
 def explain_model(request: BuildRequest, commands: Commands = NO_COMMANDS) -> list[Explanation]:
@@ -139,11 +151,12 @@ def _explain(
     untuned = {} if found.taken is not None else {kernel.key: kernel.name}
     skipped = {claim.record.key for claim in claims}
     wanted = Wanted(applicable.like, target, precision, "", {kernel.key}, untuned, skipped)
-    others = [
-        item for store in applicable.stores for item in unapplied_of(store, wanted, kernel.key)
-    ]
-    left = (*_measured_here(applicable, kernel, found), *_claims_left(found), *others)
-    command = _command(kernel, found, target, commands)
+    damaged, others = [], []
+    for store in applicable.stores:
+        damaged += damaged_of(store, kernel.key)
+        others += unapplied_of(store, wanted, kernel.key)
+    left = (*_measured_here(applicable, kernel, found), *_claims_left(found), *damaged, *others)
+    command = _command(kernel, found, target, commands, damaged)
     taken = _taken(applicable, kernel, found)
     if found.taken is None and not left:
         taken += " (no record of this kernel)"
@@ -220,9 +233,16 @@ def _named(claim: Claim) -> str:
     return f"record {claim.record.number} of compiler version {version}, {claim.came_from}"
 
 
-def _command(kernel: KernelReport, found: KernelRecords, target: Target, commands: Commands) -> str:
+def _command(
+    kernel: KernelReport,
+    found: KernelRecords,
+    target: Target,
+    commands: Commands,
+    damaged: Sequence[Unapplied],
+) -> str:
     if found.is_open:
         return commands.verify.get(target.cpu, "")
-    if found.taken is not None and (found.searched or kernel.schedule_source == TUNED):
-        return ""
-    return commands.tune
+    if found.taken is None or not (found.searched or kernel.schedule_source == TUNED):
+        return commands.tune
+    advice = next((item.advice for item in damaged), "")
+    return commands.tune if advice == TUNE_AGAIN else advice

@@ -58,18 +58,21 @@ def build(request: BuildRequest, digest: Future[str | None] | None = None) -> Bu
     known = Future(lambda: None if cache is None else cache.model())
     is_read = not request.is_several
     graph = Future(lambda: _read(request) if is_read and known.result() is None else None)
-    from tunefarm.tuner.building.record import open_records
+    from tunefarm.tuner.building.record import with_records
 
-    with open_records(request.databases) as store:
+    def make(store: Store | None) -> BuildResult:
         if request.is_several:
             return _several(request, store, parent)
         model, result = known.result(), None
         if cache is not None and model is not None:
             result = _put_together(request, target, cache, model, store)
-        if result is None:
-            result = _compiled(
-                request, target, cache, lambda: graph.result() or _read(request), store, parent
-            )
+        if result is not None:
+            return result
+        return _compiled(
+            request, target, cache, lambda: graph.result() or _read(request), store, parent
+        )
+
+    result = with_records(request.databases, make)
     if result.programs:
         return result  # listed already
     result = _listed(request, target, parent.name_in(result))

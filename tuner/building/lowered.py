@@ -214,7 +214,7 @@ def keep_choice(
     from tunefarm.db.store import Store
 
     try:
-        with Store.open(settings.database.url, create=False) as store:
+        with Store.open(settings.database.url, create=False, leave_damaged=True) as store:
             record_choice(store, choice, name, graph, settings, target)
     except DatabaseError as error:
         return f"the calibration is not recorded: {error.message}"

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tunefarm import compiler
 from tunefarm.compiler.errors import DatabaseError, SettingsError
@@ -27,11 +27,14 @@ if TYPE_CHECKING:
     from tunefarm.db.store import Store
 
 
+_T = TypeVar("_T")
+
+
 @contextmanager
 def open_records(databases: Sequence[str]) -> Iterator[Store | None]:
     """The first of these databases, and the others as its layers, open for reading; None of none.
 
-    Raises DatabaseError, and SettingsError for a file that is not there.
+    Damaged rows are left out. Raises DatabaseError, and SettingsError for a file that is not there.
     """
     if not databases:
         yield None
@@ -46,11 +49,25 @@ def open_records(databases: Sequence[str]) -> Iterator[Store | None]:
     with ExitStack() as stack:
         stores = []
         for url in databases:
-            stores.append(stack.enter_context(Store.open(url, create=False, read_only=True)))
+            opened = Store.open(url, create=False, read_only=True, leave_damaged=True)
+            stores.append(stack.enter_context(opened))
             stores[-1].is_shipped = is_shipped(url)
         store, *layers = stores
         store.layers = tuple(layers)
         yield store
+
+
+def with_records(databases: Sequence[str], work: Callable[[Store | None], _T]) -> _T:
+    """What `work` makes of the records; again where it meets damaged rows that opening does not
+    see, those of large databases, without these."""
+    with open_records(databases) as store:
+        while True:
+            try:
+                return work(store)
+            except DatabaseError:
+                stores = () if store is None else (store, *store.layers)
+                if not sum(each.leave_damaged() for each in stores):
+                    raise
 
 
 def record_build(request: BuildRequest, target: Target, result: BuildResult) -> str:
@@ -98,7 +115,9 @@ def _record(
         for target, report in listed
     ]
     try:
-        with Store.open(settings.database.url, create=False, upgrade=False) as store:
+        with Store.open(
+            settings.database.url, create=False, upgrade=False, leave_damaged=True
+        ) as store:
             if model_queries.is_built(store, result.model_hash, result.digest):
                 return ""
             store.add([TargetRecord(target.key, target.to_json()) for target, _ in listed])

@@ -36,7 +36,7 @@ from tunefarm.db.records import PlanRecord, TaskKey, TrialRecord
 from tunefarm.db.store import Store
 from tunefarm.measure.machine import cpu_name
 from tunefarm.measure.measurement import is_unchanged
-from tunefarm.tuner.records.trials import record_to_apply, task_key
+from tunefarm.tuner.records.trials import readable_record, record_to_apply, task_key
 from tunefarm.tuner.records.unapplied import NOMINEE, Unapplied
 
 CONFIRMED_HERE = "confirmed here"
@@ -140,7 +140,7 @@ class ApplicableRecords:
         return replace(self.like, workload=workload)
 
     def of(self, workload: str) -> KernelRecords:
-        """What is known of a kernel. Raises DatabaseError for a damaged record."""
+        """What is known of a kernel. Raises DatabaseError for a damaged record that is not left."""
         if workload not in self._known:
             self._known[workload] = self._find(workload)
         return self._known[workload]
@@ -212,7 +212,7 @@ class _Source:
 
     def taken(self, key: TaskKey, schedules: set[str], is_host: bool) -> KernelRecords:
         """What applies of this database's own records; `schedules` are those that it measured."""
-        found = record_to_apply(self.store, key, self.own)
+        found = readable_record(self.store, key, self.own)
         if found is None:
             return KernelRecords()
         claim = self._claim(found, None)

@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tunefarm import compiler
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.numerics import (
     DEFAULT_NUMERICS,
@@ -28,6 +30,7 @@ from tunefarm.tuner.records.estimates import (
     most_promising,
     scales,
 )
+from tunefarm.tuner.records.unapplied import NO_SCHEDULE
 
 CENSORED = "censored"
 """Key in a trial's conditions: few samples were taken, all clearly above the best latency then."""
@@ -202,6 +205,20 @@ def record_to_apply(
         decisive = _decisive(store, key, origin)
     record = best_record(decisive)
     return None if record is None else (record, False)
+
+
+def readable_record(
+    store: Store, key: TaskKey, origin: queries.Origin | None = None
+) -> tuple[TrialRecord, bool] | None:
+    """The record to apply of those that hold schedules: others are left out from now on."""
+    while (found := record_to_apply(store, key, origin)) is not None:
+        try:
+            Schedule.from_json(found[0].schedule)
+        except ScheduleError as error:
+            queries.leave_trial(store, found[0].number or 0, f"{NO_SCHEDULE}: {error.message}")
+        else:
+            return found
+    return None
 
 
 def _decisive(store: Store, key: TaskKey, origin: queries.Origin | None) -> list[TrialRecord]:

@@ -8,10 +8,12 @@ Asked of one build, or of one record's key: both are told by the same comparison
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tunefarm.compiler.target import Target, host_target
@@ -26,7 +28,10 @@ if TYPE_CHECKING:  # a build that is repeated reads reports, and no database
     from tunefarm.db.store import Store
 
 THREADS, TARGET, PRECISION, VERSION = "threads", "target", "precision", "compiler version"
-FAILED, NOMINEE = "failed", "nominee"
+FAILED, NOMINEE, DAMAGED = "failed", "nominee", "damaged"
+TUNE_AGAIN = "tune again"
+NO_SCHEDULE = "holds no schedule"
+"""What is wrong with a record that is what was written, and no use."""
 MOST_LINES = 4
 """Of the reasons that hold for the fewest kernels only the number is given."""
 _NAMED_FEATURES = 3
@@ -37,8 +42,8 @@ class Unapplied:
     """Records that were not applied, all for the same reason.
 
     `differs` are the parts of their key that are others (THREADS, TARGET, PRECISION, VERSION), or
-    FAILED, or NOMINEE for those that nobody has met on this CPU; `advice` is what to type, "" where
-    that depends.
+    FAILED, NOMINEE for those that nobody has met on this CPU, or DAMAGED; `advice` is what to type,
+    "" where that depends.
     """
 
     differs: tuple[str, ...]
@@ -152,6 +157,44 @@ def _differing(
     return lines
 
 
+def damaged(store: Store, kernels: Collection[str]) -> list[Unapplied]:
+    """What is left of the database because it is damaged, whatever it is of: one reason or none.
+    `kernels` are the workloads that count."""
+    from tunefarm.db import queries
+
+    count = sum(bool(queries.damaged(store, key)) for key in kernels) if store.damaged else 0
+    return _damaged(store, queries.damaged(store), count)
+
+
+def damaged_of(store: Store, workload: str) -> list[Unapplied]:
+    """The same of one kernel's records."""
+    from tunefarm.db import queries
+
+    return _damaged(store, queries.damaged(store, workload), 1)
+
+
+def _command_for_damage(store: Store) -> str:
+    """What to type where rows are left out: the new file has all but these; of a server, a list."""
+    if "://" in store.name:
+        return shlex.join(["tune", "db", "check", "--db", store.name])
+    path = Path(store.name)
+    new = path.with_name(f"{path.stem}.intact{path.suffix}")
+    return shlex.join(["tune", "db", "salvage", store.name, "--output", str(new)])
+
+
+def _damaged(store: Store, rows: Mapping[str, str], kernels: int) -> list[Unapplied]:
+    if not rows:
+        return []
+    named = [f"{name} ({problem})" for name, problem in rows.items()]
+    more = len(named) - MOST_LINES
+    named[MOST_LINES:] = [f"and {more} more"] if more > 0 else []
+    verb = "is" if len(rows) == 1 else "are"
+    rows_are = f"{with_count(len(rows), 'row')} of {store.name} {verb} damaged and left out"
+    no_schedules = all(NO_SCHEDULE in problem for problem in rows.values())
+    advice = TUNE_AGAIN if no_schedules else _command_for_damage(store)
+    return [Unapplied((DAMAGED,), len(rows), kernels, f"{rows_are}: {', '.join(named)}", advice)]
+
+
 def _is_own(task: queries.RelatedTask, wanted: Wanted) -> bool:
     """Whether it is a task of the build itself."""
     return task.key.workload in wanted.untuned and not _compare(task, wanted).differs
@@ -229,7 +272,7 @@ def _count(records: int, kernels: int) -> str:
 def _advice(other: _Other, wanted: Wanted, described: Mapping[str, Any]) -> str:
     """The options that take these records, and those to tune with for what was wanted."""
     if other.version is not None:
-        return "tune again"
+        return TUNE_AGAIN
     build, tune = [], []
     if other.threads is not None:
         build.append(f"--threads {other.threads}")

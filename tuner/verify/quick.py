@@ -38,7 +38,7 @@ from tunefarm.measure.farm.make_runner import create_runner
 from tunefarm.measure.farm.runner import Runner, RunnerOptions
 from tunefarm.measure.measurement import LOST_TO_NOISE, MeasureRequest, MeasureResult, Status
 from tunefarm.tuner.building.flow import build
-from tunefarm.tuner.building.record import open_records
+from tunefarm.tuner.building.record import with_records
 from tunefarm.tuner.building.request import BuildRequest, BuildResult
 from tunefarm.tuner.confirm.latency import COMPARISON, ModelLatency, compare_models
 from tunefarm.tuner.confirm.verdict import Meeting, judge
@@ -133,7 +133,9 @@ def verify_quick(
         path = str(folder / "tuned.tuned")
         asked = replace(request, output=path, listed=False)
         create = not names_database(settings)
-        Store.open(settings.database.url, create=create).close()  # it can be written
+        Store.open(
+            settings.database.url, create=create, leave_damaged=True
+        ).close()  # it can be written
         result = build(asked)
         check = _Check(asked, target, make_runner or _local_runner)
         met = check.run(result, notify)
@@ -186,22 +188,26 @@ class _Check:
 
     def run(self, built: BuildResult, notify: Callable[[str], None]) -> list[Met]:
         """Meet the nominees of the kernels that were built."""
-        with Store.open(self._settings.database.url, create=False) as self._store:
+        with Store.open(
+            self._settings.database.url, create=False, leave_damaged=True
+        ) as self._store:
             return self._run(built, notify)
 
     def _run(self, built: BuildResult, notify: Callable[[str], None]) -> list[Met]:
         compile = self._settings.compile
         names = {use.report.key: use.report.title for use in built.report.kernels}
-        with open_records(self._databases) as reading:
+
+        def nominated(reading: Store | None) -> list[_Pair]:
             assert reading is not None
             applicable = ApplicableRecords(
                 reading, self._target, compile.threads, compile.numerics, layers=reading.layers
             )
-            nominated = applicable.nominated(names)
-            pairs = [
+            return [
                 self._pair(applicable, names[key], key, records)
-                for key, records in nominated.items()
+                for key, records in applicable.nominated(names).items()
             ]
+
+        pairs = with_records(self._databases, nominated)
         if not pairs:
             return []
         count = sum(len(pair.claims) for pair in pairs)
@@ -380,7 +386,9 @@ class _Check:
     def give_up(self, met: Iterable[Met]) -> list[Met]:
         """Settle the kernels of which a nominee was accepted on their default schedules."""
         found = []
-        with Store.open(self._settings.database.url, create=False) as self._store:
+        with Store.open(
+            self._settings.database.url, create=False, leave_damaged=True
+        ) as self._store:
             for item in met:
                 if item.applies:
                     default = self._defaults[item.key.workload]

@@ -10,9 +10,9 @@ import pytest
 from tests.tuner.building.test_report import REPORT
 from tests.tuner.fleet import record_kernel
 from tests.tuner.synthetic import TARGET, matmul_kernel
-from tunefarm.compiler.errors import DatabaseError
 from tunefarm.compiler.kernels.workload_key import workload_key
 from tunefarm.configs.settings import load_settings
+from tunefarm.db import queries
 from tunefarm.db.records import TrialRecord
 from tunefarm.db.store import Store
 from tunefarm.tuner.building.apply_best import Records, choose_from
@@ -54,10 +54,13 @@ def test_another_kernel_has_no_schedule(store: Store) -> None:
     assert choose_from(store, TARGET, 1, "default")(matmul_kernel(3, 5, 7)) is None
 
 
-def test_a_record_that_holds_no_schedule_is_named(store: Store) -> None:
+def test_a_record_that_holds_no_schedule_is_left_and_the_next_one_applied(store: Store) -> None:
     record(store, [["Conjure", "matmul"]])
-    with pytest.raises(DatabaseError, match="record 1 holds no schedule"):
-        choose_from(store, TARGET, 1, "default")(KERNEL)
+    assert choose_from(store, TARGET, 1, "default")(KERNEL) is None
+    assert queries.damaged(store)["trials 1"].startswith("holds no schedule: unknown schedule step")
+    record(store, SCHEDULE)
+    choice = choose_from(store, TARGET, 1, "default")(KERNEL)
+    assert choice is not None and choice.record_id == "2"
 
 
 @pytest.mark.parametrize(
