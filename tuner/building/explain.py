@@ -10,7 +10,7 @@ not and why, and the one command that would change it.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -118,8 +118,12 @@ def explain_build(
     return with_records(request.databases, explain)
 
 
-def explain_model(request: BuildRequest, commands: Commands = NO_COMMANDS) -> list[Explanation]:
-    """The same of a build that is made for it, and leaves nothing.
+def explain_model(
+    request: BuildRequest,
+    commands: Commands = NO_COMMANDS,
+    notify: Callable[[str], None] = lambda _: None,
+) -> list[Explanation]:
+    """The same of a build that is made for it, and leaves nothing; `notify` hears of damaged rows.
 
     The request's output is of no account. Raises TunefarmError for what cannot be built.
     """
@@ -127,7 +131,10 @@ def explain_model(request: BuildRequest, commands: Commands = NO_COMMANDS) -> li
     try:
         output = str(folder / f"{request.name}.tuned")
         asked = replace(request, output=output, listed=False)
-        return explain_build(asked, build(asked), commands)
+        result = build(asked)
+        for line in result.report.damage:
+            notify(line)
+        return explain_build(asked, result, commands)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

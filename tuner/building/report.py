@@ -13,7 +13,7 @@ from tunefarm.compiler.runtime.spec.kernel_report import NAIVE, TUNED, KernelRep
 from tunefarm.compiler.with_count import with_count
 from tunefarm.configs.settings import shown_precision
 from tunefarm.tuner.records.graph_choice import GraphChoice
-from tunefarm.tuner.records.unapplied import NOMINEE, Unapplied
+from tunefarm.tuner.records.unapplied import DAMAGED, NOMINEE, Unapplied
 from tunefarm.tuner.reports.report import KEY_CHARACTERS, format_seconds, format_share
 
 if TYPE_CHECKING:
@@ -66,6 +66,11 @@ class BuildReport:
             return 1.0
         rest = sum(use.share for use in self.kernels if use.report.schedule_source != TUNED)
         return max(0.0, 1.0 - rest)  # exactly 1 if all are tuned, 0 if none is
+
+    @property
+    def damage(self) -> list[str]:
+        """What is left of the databases because it is damaged, one line each."""
+        return [str(item) for item in self.unapplied if DAMAGED in item.differs]
 
     @property
     def plan_lines(self) -> list[str]:

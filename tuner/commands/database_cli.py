@@ -122,7 +122,7 @@ def db_why(
     from tunefarm.tuner.commands.typed_command import next_commands
 
     commands = next_commands(model, settings, config, shapes, db, functions or ())
-    found = explain_model(BuildRequest(model, "", settings, shapes), commands)
+    found = explain_model(BuildRequest(model, "", settings, shapes), commands, note)
     lines = [line for item in found for line in item.lines]
     show(json, [item.to_json() for item in found], "\n".join(lines))
 

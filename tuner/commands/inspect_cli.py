@@ -87,6 +87,7 @@ def inspect(
     check_files(model=model)
     from tunefarm.tuner.building.record import open_records
     from tunefarm.tuner.commands.inspect_model import inspect_model
+    from tunefarm.tuner.records.unapplied import damaged
 
     settings = settings_of(context.params)
     with open_records(() if db is None else (settings.database.url,)) as store:
@@ -100,7 +101,8 @@ def inspect(
             dump_after=dump_after,
         )
         print(text)
-        for reason in other_file(store, model):
+        left_out = () if store is None else damaged(store, ())
+        for reason in (*other_file(store, model), *left_out):
             note(str(reason))
 
 

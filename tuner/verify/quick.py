@@ -133,10 +133,11 @@ def verify_quick(
         path = str(folder / "tuned.tuned")
         asked = replace(request, output=path, listed=False)
         create = not names_database(settings)
-        Store.open(
-            settings.database.url, create=create, leave_damaged=True
-        ).close()  # it can be written
+        with Store.open(settings.database.url, create=create, leave_damaged=True):
+            pass  # it can be written
         result = build(asked)
+        for line in result.report.damage:
+            notify(line)
         check = _Check(asked, target, make_runner or _local_runner)
         met = check.run(result, notify)
         if not any(item.applies for item in met):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
 
@@ -82,18 +83,20 @@ def test_large_files_are_looked_through_when_damage_is_met(
     assert "damaged" in str(why(fleet)[fleet.searchable[0]].left)
 
 
-def why(fleet: Fleet) -> dict[str, Explanation]:
-    found = explain_model(fleet.request(), Commands({}, "tune m"))
+def why(fleet: Fleet, notify: Callable[[str], None] = print) -> dict[str, Explanation]:
+    found = explain_model(fleet.request(), Commands({}, "tune m"), notify)
     return {item.key: item for item in found}
 
 
 def test_the_kernel_says_what_was_left_and_what_to_type(fleet: Fleet) -> None:
     damaged, *_ = fleet.searchable
     edit(fleet.path / "tuning.db", "trials", "latency", "'fast'", best_trial(fleet, damaged))
-    found = why(fleet)
+    said: list[str] = []
+    found = why(fleet, said.append)
     name = str(fleet.path / "tuning")
     assert found[damaged].command == f"tune db salvage {name}.db --output {name}.intact.db"
     (left,) = [item for item in found[damaged].left if "damaged" in item.differs]
+    assert said == [str(left)]
     assert left.records == 2 and "latency is not valid" in left.reason and "bests" in left.reason
     others = [item for key, item in found.items() if key != damaged]
     assert not any(item.command or "damaged" in str(item.left) for item in others)
@@ -133,12 +136,14 @@ def test_a_check_of_nominees_leaves_damaged_ones(tmp_path: Path) -> None:
         fleet.tune(store, ELSEWHERE)
     number = best_trial(fleet, fleet.searchable[0])
     edit(fleet.path / "tuning.db", "trials", "choices", "'{'", number)
+    said: list[str] = []
     found = verify_quick(
         fleet.request(),
-        lambda _: None,
+        said.append,
         make_runner=lambda *_: fleet.runner(HERE),
         compare=faster,
     )
+    assert f"trials {number} (choices is not JSON)" in said[0]
     assert found.met and number not in [item.claim.record.number for item in found.met]
 
 
