@@ -16,7 +16,8 @@ Data has three digits, or one where the precision lets it be rounded to 8 bits.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod
+from math import isqrt, prod
+from statistics import geometric_mean
 
 import numpy as np
 
@@ -144,13 +145,21 @@ def _leads(kernel: FusedKernel, context: _Context, sketch: Sketch) -> bool:
     rows = prod(axis.extent for axis in form.product.stage.axes[:-1])
     if _adds_bytes(form, target):
         shape, _ = sketch.shape_of([(value,) for value in sketch.default])
-        if form.rounds or shape.cycles.item() <= _unpacked_cycles(context, rows):
+        a_row = shape.cycles.item() / rows
+        ratios = (each * a_row / _unpacked_cycles(context, each) for each in _counts(kernel, rows))
+        if form.rounds or geometric_mean(ratios) <= 1.0:
             return True
         return not any(
             may_unpack(each, context.lanes) for each in tile_forms(kernel, context.lanes)
         )
     few = FEW_ROWS if form.product.bits < DType.U8.bits else 1
     return "avx2" in target.features and (form.rounds or rows <= few)
+
+
+def _counts(kernel: FusedKernel, rows: int) -> tuple[int, ...]:
+    """Numbers of rows that stand for those of a run: one, some and all where they are dynamic."""
+    is_dynamic = any(map(kernel.limited_at, range(len(kernel.output.shape) - 1)))
+    return (1, isqrt(rows), rows) if is_dynamic else (rows,)
 
 
 def _unpacked_cycles(context: _Context, rows: int) -> float:

@@ -20,7 +20,7 @@ from tunefarm.compiler.graph import dead_code, weight_products
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.rewriter import frozen
 from tunefarm.compiler.kernels.evaluate import evaluate_kernel
-from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel, ValidExtent
 from tunefarm.compiler.operators.evaluate_node import node_kernel
 from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.schedule.sketches import tiled_reduction
@@ -390,6 +390,10 @@ def test_sums_of_digits_lead_for_many_rows_where_chunks_are_long(
     target = target_named(name)
     first = schedule_space(kernel, target).sketches[0].name
     assert first == ("digits" if leads else "tiled_unpacked")
+    sizes = Buffer("sizes", DType.I64, (1,))
+    limit = ValidExtent(896, rows, "sizes", 0)
+    dynamic = replace(kernel, inputs=(*kernel.inputs, sizes), limits=(limit,))
+    assert schedule_space(dynamic, target).sketches[0].name == "digits"  # of few rows much faster
 
 
 def test_strict_numerics_admit_no_sums_of_digits() -> None:
