@@ -208,7 +208,7 @@ def judge(command: str, answer: Answer, expected: Answer) -> str:
         if command == "db salvage":
             return "" if "saved" in answer.out else "it does not say what was saved"
         same = (answer.out, answer.files) == (expected.out, expected.files)
-        same |= "damaged and left out" in answer.err
+        same |= "damaged and left out" in answer.out + answer.err
         return "" if same else "it answers otherwise, and does not say why"
     if command == "db check" and answer.out and not answer.err:
         return ""
