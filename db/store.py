@@ -32,7 +32,7 @@ from tunefarm.db.sqlite_file import HeldFile
 Patience: TypeAlias = Callable[[DatabaseUnavailableError], bool]
 """Waits for a while; whether to try again."""
 _T = TypeVar("_T")
-_MAY_BE_LEFT = {"trials", "bests", "builds", "plans", "latencies"}  # none refers to them, but bests
+_MAY_BE_LEFT = {"trials", "bests", "builds", "plans", "latencies"}  # only bests refer to one
 _TRIES = 10  # of a transaction that is given up for another one; each of them lets one finish
 
 
@@ -175,9 +175,10 @@ class Store:
         """
         with self.reading() as session:
             found = damaged_rows(session, skipped)
-        for name in found.keys() - _MAY_BE_LEFT if not self.read_only else ():
-            number, problem = next(iter(found[name].items()))
-            raise sqlite_file.damaged(self.name, f"{name} {number}: {problem}")
+        for name, rows in found.items():
+            if name not in _MAY_BE_LEFT and not self.read_only:
+                number, problem = next(iter(rows.items()))
+                raise sqlite_file.damaged(self.name, f"{name} {number}: {problem}")
         return sum(self.leave(name, rows) for name, rows in found.items()) > 0
 
     def leave(self, table: str, rows: Mapping[int, str]) -> bool:
