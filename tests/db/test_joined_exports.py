@@ -230,7 +230,7 @@ def test_an_import_that_is_broken_off_says_how_far_it_came(
         patched.setattr(Store, "add", interrupted)
         assert run_command(app, ["db", "import", str(path), "--db", db]) != 0
     said = capsys.readouterr().err
-    assert "interrupted after 0 new trials, 0 known already; of targets" in said
+    assert "interrupted after 0 new trials, 0 known already; targets" in said
     assert " 2 new, " in said and "the same command adds the rest" in said
     assert run_command(app, ["db", "import", str(path), "--db", db]) == 0
     assert capsys.readouterr().out.startswith("2 new trials, 0 known already; ")
