@@ -31,7 +31,7 @@ from tunefarm.tuner.commands.options import (
 )
 from tunefarm.tuner.commands.verbosity import note
 
-_STAGES = "graph|plan|kernels|space|loops|llvm|asm|variants"
+_STAGES = "graph|plan|kernels|space|loops|shares|llvm|asm|variants"
 VARIANTS = "variants"
 """The stage of artifacts."""
 
