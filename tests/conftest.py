@@ -22,6 +22,9 @@ import pytest
 from tests.db import postgresql as server
 from tunefarm.db.store import Store
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what is behind an "&"
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 _NOBODY = 65534
 _ALONE = (
     "tests/measure/farm/test_faults.py",
