@@ -24,6 +24,7 @@ from tunefarm.compiler.runtime.execution.loaded_program import (
     SharedKernels,
 )
 from tunefarm.compiler.runtime.machine.threads import make_runtime
+from tunefarm.compiler.runtime.sizes.model_ports import ModelPort
 from tunefarm.compiler.runtime.sizes.run_sizes import RunSizes, refuse_program
 from tunefarm.compiler.runtime.spec.buffers import address_of, aligned_empty
 from tunefarm.compiler.runtime.spec.executable_spec import (
@@ -315,8 +316,7 @@ class Executable:
         """
         chosen = self.chosen_sizes(sizes or {})
         types, program = self.inputs_at(chosen), self._number_at(chosen) or 0
-        names = set(self.in_place.values())
-        ports = [port for port in self._ports.inputs if port.name in names]
+        ports = self._written_over
         memory = aligned_empty((sum(aligned(port.bytes) for port in ports),), np.dtype(np.uint8))
         caches: dict[str, AnyArray] = {}
         start = 0
@@ -327,15 +327,16 @@ class Executable:
             start += aligned(port.bytes)
         return caches
 
+    @property
+    def _written_over(self) -> list[ModelPort]:
+        """The inputs that runs can write over."""
+        names = set(self.in_place.values())
+        return [port for port in self._ports.inputs if port.name in names]
+
     def lie_in_place(self, arrays: Mapping[str, AnyArray], sizes: Mapping[str, int]) -> bool:
         """Whether arrays lie as those of `empty_caches` do at these sizes, all of them."""
         program = self._number_at(self.chosen_sizes(sizes)) or 0
-        names = set(self.in_place.values())
-        strides = {
-            port.name: port.rooms[program].strides
-            for port in self._ports.inputs
-            if port.name in names
-        }
+        strides = {port.name: port.rooms[program].strides for port in self._written_over}
         return strides == {name: array.strides for name, array in arrays.items()}
 
     def run(
