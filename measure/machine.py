@@ -19,13 +19,15 @@ from typing import Any
 from tunefarm.compiler.errors import MeasureError
 
 _affinity = threading.Lock()
+_KINDS = ("cpu family", "model", "CPU implementer", "CPU part")
+"""What /proc/cpuinfo says of a kind of CPU. Steppings are left out: a fleet has several of one."""
 _pinned: dict[int, frozenset[int]] = {}
 """Where a process has put its first thread itself, by its id."""
 
 
 @cache
 def fingerprint() -> dict[str, Any]:
-    """The machine's unchanging facts: CPU model, its features (hashed), cores, kernel, governor."""
+    """The machine's unchanging facts: CPU, its features (hashed), cores, kernel, governor."""
     cpu, features = _cpu_info()
     facts: dict[str, Any] = {
         "cpu": cpu,
@@ -39,8 +41,13 @@ def fingerprint() -> dict[str, Any]:
 
 
 def cpu_name() -> str:
-    """The name of this machine's CPU, as fingerprints have it."""
+    """This machine's kind of CPU as fingerprints have it: `AMD EPYC (family 25, model 17)`."""
     return str(fingerprint()["cpu"])
+
+
+def known_as(cpu: str) -> set[str]:
+    """What records call this kind of CPU: earlier versions wrote the marketing name alone."""
+    return {cpu, cpu.rpartition(" (")[0] or cpu}
 
 
 def oom_kills() -> int:
@@ -177,16 +184,16 @@ def _queued_seconds() -> float:
 
 
 def _cpu_info() -> tuple[str, tuple[str, ...]]:
-    model = ""
-    features: tuple[str, ...] = ()
+    """The name of the CPU, and its features. Hypervisors give many kinds one marketing name, and
+    those of Arm have none: what tells them apart stands behind it."""
+    facts: dict[str, str] = {}
     for line in _read("/proc/cpuinfo").splitlines():
         name, _, value = line.partition(":")
-        match name.strip():
-            case "model name" if not model:
-                model = value.strip()
-            case "flags" | "Features" if not features:
-                features = tuple(value.split())
-    return model or platform.processor() or platform.machine(), features
+        facts.setdefault(name.strip(), value.strip())
+    name = facts.get("model name") or platform.processor() or platform.machine()
+    kind = ", ".join(f"{fact.split()[-1]} {facts[fact]}" for fact in _KINDS if fact in facts)
+    features = facts.get("flags") or facts.get("Features") or ""
+    return f"{name} ({kind})" if kind else name, tuple(features.split())
 
 
 def _governor() -> str:

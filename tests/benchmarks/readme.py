@@ -314,7 +314,8 @@ def main() -> None:
     if options.draw:
         draw(machines)
         return
-    cpu = f"{fingerprint()['cpu']} ({llvmlite.binding.get_host_cpu_name()})"
+    name = str(fingerprint()["cpu"]).rpartition(" (")[0]
+    cpu = f"{name} ({llvmlite.binding.get_host_cpu_name()})"
     known = next((figures for figures in machines if figures["cpu"] == cpu), None)
     options.folder.mkdir(parents=True, exist_ok=True)
     rows = []

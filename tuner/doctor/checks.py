@@ -224,7 +224,7 @@ def check_cpu(question: Question) -> list[Finding]:
 
     features, name = host_features(), str(fingerprint()["cpu"])
     listed = " ".join(feature for feature in _LISTED_FEATURES if feature in features)
-    text = f"{name} ({host_target().cpu} to LLVM {llvm_version()}): {listed or 'baseline'}"
+    text = f"{name}, {host_target().cpu} to LLVM {llvm_version()}: {listed or 'baseline'}"
     found = [ok("cpu", text, cpu=name, features=list(features), llvm=llvm_version())]
     refusal = host_tile_refusal()
     if refusal:

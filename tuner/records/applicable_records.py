@@ -2,7 +2,7 @@
 
 A schedule that is fast on one CPU may lose to the default one on another. So a record applies where
 this database's own jobs, or a check (`tunefarm.tuner.verify.quick`), have measured it on a CPU of
-this name, with this version of the compiler:
+this kind (`tunefarm.measure.machine.cpu_name`), with this version of the compiler:
 
     own, measured on this CPU                         confirmed here
     own, for another target than this machine's   ┐
@@ -34,7 +34,7 @@ from tunefarm.db.additions import Addition, additions
 from tunefarm.db.queries import Origin
 from tunefarm.db.records import PlanRecord, TaskKey, TrialRecord
 from tunefarm.db.store import Store
-from tunefarm.measure.machine import cpu_name
+from tunefarm.measure.machine import cpu_name, known_as
 from tunefarm.measure.measurement import is_unchanged
 from tunefarm.tuner.records.trials import readable_record, record_to_apply, task_key
 from tunefarm.tuner.records.unapplied import NOMINEE, Unapplied
@@ -100,6 +100,11 @@ class KernelRecords:
     def is_tuned(self) -> bool:
         """Whether what applies was chosen among several, and is not the default schedule."""
         return self.taken is not None and self.searched and not self.taken.unchanged
+
+
+def is_this(cpu: str) -> bool:
+    """Whether what a record says of its CPU is true of this one; an early version said nothing."""
+    return not cpu or cpu in known_as(cpu_name())
 
 
 def own_origin(store: Store, target: str) -> Origin:
@@ -207,7 +212,7 @@ class _Source:
     def of(store: Store, is_host: bool) -> _Source:
         machines = queries.machines(store)
         cpus = {number: str(facts.get("cpu", "")) for number, facts in machines.items()}
-        here = [n for n, cpu in cpus.items() if not is_host or cpu in ("", cpu_name())]
+        here = [n for n, cpu in cpus.items() if not is_host or is_this(cpu)]
         return _Source(store, Origin(None, tuple(here)), cpus, additions(store))
 
     def taken(self, key: TaskKey, schedules: set[str], is_host: bool) -> KernelRecords:
@@ -218,7 +223,7 @@ class _Source:
         claim = self._claim(found, None)
         if claim.confirmed and (settled := queries.best(self.store, key, self.own)) is not None:
             claim = replace(claim, unchanged=is_unchanged(settled[0].low, settled[0].high))
-        is_here = (is_host or claim.cpu in ("", cpu_name())) and not self.store.is_shipped
+        is_here = (is_host or is_this(claim.cpu)) and not self.store.is_shipped
         standing = CONFIRMED_HERE if is_here else CONFIRMED_ON.format(claim.cpu)
         return KernelRecords(claim, claim.confirmed or len(schedules) > 1, standing)
 
@@ -327,8 +332,8 @@ def applicable_plan(
     is_host = target.key == host_target().key
     for each in (store, *store.layers):
         known = {str(facts.get("cpu", "")) for facts in queries.machines(each).values()}
-        cpus = {cpu_name()} if is_host else {*known, cpu_name(), ""}
-        if not known or known & {cpu_name(), ""}:
+        cpus = known_as(cpu_name()) | (set() if is_host else {*known, ""})
+        if not known or any(map(is_this, known)):
             cpus.add("")  # what an earlier version wrote, who measured here
         found = model_queries.newest_plan(each, *asked, cpus=cpus)
         if found is not None:

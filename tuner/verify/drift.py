@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any
 
 from tunefarm.compiler.runtime.spec.kernel_report import TUNED
+from tunefarm.measure.machine import known_as
 from tunefarm.tuner.records.model_latencies import AppliedKernel, MeasuredModel, ModelTimes, Ratio
 from tunefarm.tuner.reports.report import format_share
 
@@ -141,7 +142,7 @@ def choose_baseline(
     here = [
         item
         for item in usable
-        if item.record.target == target and item.record.machine.get("cpu") == machine.get("cpu")
+        if item.record.target == target and _is_same_cpu(item.record.machine, machine)
     ]
     of_jobs = [item for item in here if item.record.purpose == "job"]
     if of_jobs:
@@ -161,9 +162,8 @@ def compare_times(
     if before is None:
         return Drift(None, tuned_share)
     former = Situation.of(before)
-    is_comparable = former.target == situation.target and former.machine.get(
-        "cpu"
-    ) == situation.machine.get("cpu")
+    is_same = _is_same_cpu(former.machine, situation.machine)
+    is_comparable = former.target == situation.target and is_same
     slowdown = slowdown_of(before.times.over_untuned, now.over_untuned) if is_comparable else None
     return Drift(
         slowdown,
@@ -171,6 +171,10 @@ def compare_times(
         tuple(causes(former, situation)),
         tuple(kernel_drifts(before.times, now)),
     )
+
+
+def _is_same_cpu(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    return before.get("cpu", "") in known_as(now.get("cpu", ""))
 
 
 def slowdown_of(before: Ratio | None, now: Ratio | None) -> Ratio | None:
@@ -208,7 +212,8 @@ def causes(before: Situation, now: Situation) -> list[str]:
         found.append(f"another LLVM: {before.llvm}, now {now.llvm}")
     for name, words in _FACTS.items():
         former, present = before.machine.get(name), now.machine.get(name)
-        if former is not None and former != present:
+        is_same = former == present or (name == "cpu" and _is_same_cpu(before.machine, now.machine))
+        if former is not None and not is_same:
             found.append(f"another {words}: {former or 'none'}, now {present or 'none'}")
     return found
 

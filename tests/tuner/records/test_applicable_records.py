@@ -60,6 +60,20 @@ def test_records_of_another_cpu_of_the_target_are_nominees(fleet: Fleet) -> None
     assert untuned  # the same kernels, of another build
 
 
+def test_cpus_of_one_marketing_name_are_told_apart(fleet: Fleet) -> None:
+    """What a version wrote that knew no more than that name is not left."""
+    name = HERE.partition(" (")[0]
+    assert name != HERE
+    first, *others = fleet.kernels
+    with fleet.store() as store:
+        fleet.tune(store, f"{name} (family 1, model 2)", workloads=others)
+        fleet.tune(store, name, workloads=[first])
+    _, result = fleet.build()
+    found = {use.report.key: use.standing for use in result.report.kernels}
+    assert found.pop(first) == "confirmed here"
+    assert set(found.values()) == {"default, nominee left"}
+
+
 def test_a_night_on_another_cpu_of_the_target_never_makes_a_build_slower(fleet: Fleet) -> None:
     """Two tables of one target: caches are no part of its key, so that its records are found."""
     far = Fleet(fleet.path, other_table(fleet.target))

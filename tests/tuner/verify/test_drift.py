@@ -111,6 +111,15 @@ def test_latencies_of_another_machine_are_not_compared_but_named() -> None:
     assert found.slowdown is None and "records do not apply" in found.causes[0]
 
 
+def test_a_cpu_that_was_recorded_without_its_model_is_the_same() -> None:
+    machine = {**MACHINE, "cpu": f"{MACHINE['cpu']} (family 1, model 2)"}
+    assert causes(HERE, replace(HERE, machine=machine)) == []
+    chosen = choose_baseline([measured(machine=OTHER_CPU), measured()], "target", machine)
+    assert chosen is not None and chosen.record.machine == MACHINE
+    (cause,) = causes(replace(HERE, machine=machine), HERE)
+    assert "made-up (family 1, model 2), now made-up" in cause
+
+
 def test_what_is_different_of_machine_and_compiler_is_named() -> None:
     assert causes(HERE, HERE) == []
     now = replace(
