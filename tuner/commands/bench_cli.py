@@ -9,7 +9,6 @@ import typer
 
 from tunefarm.compiler.function_modules import load_modules
 from tunefarm.tuner.commands.command_line import prepare, show
-from tunefarm.tuner.commands.completion import words
 from tunefarm.tuner.commands.options import (
     ADVANCED,
     DETERMINISTIC,
@@ -28,6 +27,7 @@ from tunefarm.tuner.commands.options import (
     ThreadsOption,
     UntunedOption,
     VerboseOption,
+    option,
     settings_of,
     shapes_of,
 )
@@ -58,27 +58,22 @@ def bench(
     db: DbOption = None,
     against: Annotated[
         str,
-        typer.Option(
-            metavar="onnxruntime|openvino,...",
-            autocompletion=words("onnxruntime|openvino"),
-            help="Engines to compare with, separated by commas.",
-            rich_help_panel=MODEL,
+        option(
+            "--against onnxruntime|openvino,...",
+            "Engines to compare with, separated by commas.",
+            MODEL,
         ),
     ] = "onnxruntime",
     untuned: UntunedOption = False,
     generate: Annotated[
         str | None,
-        typer.Option(
-            "--generate",
-            metavar="P,N",
-            help="Time a decoder: a prompt of P tokens, then N generated tokens.",
-            rich_help_panel=MODEL,
+        option(
+            "--generate P,N",
+            "Time a decoder: a prompt of P tokens, then N generated tokens.",
+            MODEL,
         ),
     ] = None,
-    rounds: Annotated[
-        int,
-        typer.Option(min=3, metavar="N", help="Samples of each engine.", rich_help_panel=ADVANCED),
-    ] = 15,
+    rounds: Annotated[int, option("--rounds N", "Samples of each engine.", ADVANCED, min=3)] = 15,
     threads: ThreadsOption = None,
     numerics: NumericsOption = None,
     deterministic: DeterministicOption = False,

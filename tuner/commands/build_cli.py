@@ -12,7 +12,6 @@ from tunefarm.tuner.building.model_file import begin_digest
 from tunefarm.tuner.calibration.options import PrecisionOptions
 from tunefarm.tuner.commands.command_files import EMIT, form_of
 from tunefarm.tuner.commands.command_line import prepare, report_tiles, show
-from tunefarm.tuner.commands.completion import words
 from tunefarm.tuner.commands.entry import short_lived
 from tunefarm.tuner.commands.options import (
     ADVANCED,
@@ -43,6 +42,7 @@ from tunefarm.tuner.commands.options import (
     UntunedOption,
     UsageError,
     VerboseOption,
+    option,
     settings_of,
     shapes_of,
 )
@@ -60,100 +60,79 @@ def build(
     model: ModelOption,
     output: Annotated[
         str,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="PATH",
-            help="Output file (with --emit c or object: output directory).",
-            rich_help_panel=OUTPUT,
+        option(
+            "--output -o PATH", "Output file (with --emit c or object: output directory).", OUTPUT
         ),
     ],
     db: DbOption = None,
     emit: Annotated[
         str,
-        typer.Option(
-            metavar="|".join(EMIT),
-            autocompletion=words("|".join(EMIT)),
-            help="artifact: a file for tune run and Python. c: a shared library with a C header "
+        option(
+            f"--emit {'|'.join(EMIT)}",
+            "artifact: a file for tune run and Python. c: a shared library with a C header "
             "and an example. object: an object file to link, with a C header. llvm, asm: the code "
             "as text, without constants. graph: the graph as JSON, with the SHA-256 of constants.",
-            rich_help_panel=OUTPUT,
+            OUTPUT,
         ),
     ] = "artifact",
     require_tuned: Annotated[
         float,
-        typer.Option(
+        option(
+            "--require-tuned SHARE",
+            "Fail if tuned kernels cover less than SHARE (0-1) of the model's estimated run time.",
+            ADVANCED,
             min=0.0,
             max=1.0,
-            metavar="SHARE",
-            help="Fail if tuned kernels cover less than SHARE (0-1) of the model's estimated run "
-            "time.",
-            rich_help_panel=ADVANCED,
         ),
     ] = 0.0,
     accept_nominees: Annotated[
         bool,
-        typer.Option(
+        option(
             "--accept-nominees",
-            help="Also apply records that were not confirmed on this CPU: from another CPU, "
+            "Also apply records that were not confirmed on this CPU: from another CPU, "
             "version or database.",
-            rich_help_panel=ADVANCED,
+            ADVANCED,
         ),
     ] = False,
     require_verified: Annotated[
         bool,
-        typer.Option(
+        option(
             "--require-verified",
-            help="Fail if a kernel has a record that was not confirmed on this CPU (tune verify "
+            "Fail if a kernel has a record that was not confirmed on this CPU (tune verify "
             "--quick does it).",
-            rich_help_panel=ADVANCED,
+            ADVANCED,
         ),
     ] = False,
     parent: Annotated[
         str | None,
-        typer.Option(
-            metavar="OLD.tuned",
-            help="The artifact that this one replaces, by which its manifest names it [default: "
+        option(
+            "--parent OLD.tuned",
+            "The artifact that this one replaces, by which its manifest names it [default: "
             "the one at --output].",
-            rich_help_panel=OUTPUT,
+            OUTPUT,
         ),
     ] = None,
     explain: Annotated[
         bool,
-        typer.Option(
+        option(
             "--explain",
-            help="Print for each kernel which record applies, which ones do not, and why.",
-            rich_help_panel=OUTPUT,
+            "Print for each kernel which record applies, which ones do not, and why.",
+            OUTPUT,
         ),
     ] = False,
     layers: LayersOption = None,
     untuned: UntunedOption = False,
     fallback: Annotated[
-        bool,
-        typer.Option(
-            "--fallback",
-            help="Add a variant for CPUs without the target's features.",
-            rich_help_panel=TARGET,
-        ),
+        bool, option("--fallback", "Add a variant for CPUs without the target's features.", TARGET)
     ] = False,
     targets: TargetsOption = None,
     machine: MachineOption = None,
     cc: Annotated[
         str | None,
-        typer.Option(
-            "--cc",
-            metavar="COMPILER",
-            help="C compiler for the target, with --emit c or object.",
-            rich_help_panel=TARGET,
-        ),
+        option("--cc COMPILER", "C compiler for the target, with --emit c or object.", TARGET),
     ] = None,
     cache: Annotated[
-        bool,
-        typer.Option(
-            "--cache/--no-cache",
-            help="Reuse code that was compiled before.",
-            rich_help_panel=ADVANCED,
-        ),
+        bool, option("--cache/--no-cache", "Reuse code that was compiled before.", ADVANCED)
     ] = True,
     threads: ThreadsOption = None,
     numerics: NumericsOption = None,

@@ -17,7 +17,6 @@ from tunefarm.tuner.calibration.options import AUTO
 from tunefarm.tuner.commands.bench_cli import bench
 from tunefarm.tuner.commands.build_cli import build
 from tunefarm.tuner.commands.command_line import prepare, report_tiles, show
-from tunefarm.tuner.commands.completion import words
 from tunefarm.tuner.commands.database_cli import database
 from tunefarm.tuner.commands.entry import began, begins
 from tunefarm.tuner.commands.farm_cli import farm
@@ -53,6 +52,7 @@ from tunefarm.tuner.commands.options import (
     ThreadsOption,
     UsageError,
     VerboseOption,
+    option,
     tune_options,
 )
 from tunefarm.tuner.commands.reduce_cli import reduce
@@ -97,33 +97,22 @@ def _print_version(asked: bool) -> None:
 def tune(
     context: typer.Context,
     model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", help="ONNX model to tune, the same as MODEL.", rich_help_panel=MODEL
-        ),
+        str | None, option("--model FILE", "ONNX model to tune, the same as MODEL.", MODEL)
     ] = None,
     db: DbOption = None,
     trials: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Maximum number of trials of the whole job.",
-            rich_help_panel=SEARCH,
-        ),
+        option("--trials N", "Maximum number of trials of the whole job.", SEARCH, min=1),
     ] = None,
     minutes: Annotated[
-        float | None,
-        typer.Option(
-            min=0.0, metavar="M", help="Maximum minutes of the whole job.", rich_help_panel=SEARCH
-        ),
+        float | None, option("--minutes M", "Maximum minutes of the whole job.", SEARCH, min=0.0)
     ] = None,
     target_gain: Annotated[
         float | None,
-        typer.Option(
-            metavar="X",
-            help="Stop at a confirmed speed-up of the whole model (1.10: 10 % faster).",
-            rich_help_panel=SEARCH,
+        option(
+            "--target-gain X",
+            "Stop at a confirmed speed-up of the whole model (1.10: 10 % faster).",
+            SEARCH,
         ),
     ] = None,
     threads: ThreadsOption = None,
@@ -139,9 +128,7 @@ def tune(
     labels: LabelsOption = None,
     max_loss: MaxLossOption = None,
     config: ConfigOption = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, metavar="S", help="Random seed.", rich_help_panel=SEARCH)
-    ] = None,
+    seed: Annotated[int | None, option("--seed S", "Random seed.", SEARCH, min=0)] = None,
     plan: PlanOption = None,
     max_memory: MemoryOption = None,
     shape: ShapeOption = None,
@@ -149,40 +136,33 @@ def tune(
     functions: FunctionsOption = None,
     address: Annotated[
         str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Ray cluster to measure on [default: this machine].",
-            rich_help_panel=ADVANCED,
+        option(
+            "--address HOST:PORT", "Ray cluster to measure on [default: this machine].", ADVANCED
         ),
     ] = None,
     runner: Annotated[
         str | None,
-        typer.Option(
-            metavar="ray|local",
-            autocompletion=words("ray|local"),
-            help="Measure candidates with Ray, or in processes of this command [default: ray].",
-            rich_help_panel=ADVANCED,
+        option(
+            "--runner ray|local",
+            "Measure candidates with Ray, or in processes of this command [default: ray].",
+            ADVANCED,
         ),
     ] = None,
     json: JsonOption = None,
     json_progress: Annotated[
         str | None,
-        typer.Option(
-            "--json-progress",
-            metavar="FILE",
-            help="Write progress as it happens, one JSON object a line (-: to stdout).",
-            rich_help_panel=OUTPUT,
+        option(
+            "--json-progress FILE",
+            "Write progress as it happens, one JSON object a line (-: to stdout).",
+            OUTPUT,
         ),
     ] = None,
     verbose: VerboseOption = 0,
     quiet: QuietOption = False,
     version: Annotated[
         bool,
-        typer.Option(
-            "--version",
-            callback=_print_version,
-            is_eager=True,
-            help="Print the version of tunefarm.",
+        option(
+            "--version", "Print the version of tunefarm.", callback=_print_version, is_eager=True
         ),
     ] = False,
 ) -> None:
@@ -215,13 +195,7 @@ def tune(
     prints = "-" not in (json, json_progress)
     with job_progress(json_progress) as progress:
         asked = JobRequest(
-            model,
-            settings,
-            options.precision,
-            shapes,
-            progress,
-            started=started,
-            command=typed,
+            model, settings, options.precision, shapes, progress, started=started, command=typed
         )
         if settings.compile.numerics == AUTO:
             _choose_and_show(asked, progress, json, command, prints=prints)

@@ -5,7 +5,7 @@ Typer asks for them, and only then is anything imported.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 import typer
@@ -14,11 +14,6 @@ from tunefarm.compiler.errors import TunefarmError
 from tunefarm.tuner.commands.command_files import DEFAULT_DATABASE
 
 _MOST_JOBS = 50
-
-
-def words(metavar: str) -> Callable[[], Sequence[str]]:
-    """The values that a metavar of the form a|b|c lists."""
-    return lambda: metavar.split("|")
 
 
 def target_values() -> Sequence[str]:

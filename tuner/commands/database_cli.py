@@ -27,6 +27,8 @@ from tunefarm.tuner.commands.options import (
     TargetsOption,
     ThreadsOption,
     UsageError,
+    argument,
+    option,
     settings_of,
     shapes_of,
     target_names,
@@ -39,10 +41,7 @@ if TYPE_CHECKING:
     from tunefarm.db.store import Store
 
 KeyOption = Annotated[
-    str | None,
-    typer.Option(
-        "--key", metavar="FILE", help="The secret key that packs are signed and verified with."
-    ),
+    str | None, option("--key FILE", "The secret key that packs are signed and verified with.")
 ]
 database = typer.Typer(
     cls=Workflow,
@@ -71,11 +70,9 @@ def db_list(db: DbOption = None, json: JsonOption = None) -> None:
 
 @database.command("show")
 def db_show(
-    workload: Annotated[
-        str, typer.Argument(metavar="KEY", help="Key of a workload or plan, or the start of it.")
-    ],
+    workload: Annotated[str, argument("KEY", "Key of a workload or plan, or the start of it.")],
     db: DbOption = None,
-    top: Annotated[int, typer.Option(min=1, metavar="N", help="Trials to show.")] = 10,
+    top: Annotated[int, option("--top N", "Trials to show.", min=1)] = 10,
     json: JsonOption = None,
 ) -> None:
     """Show one kernel, its best trials and the schedule that a build uses; or a plan."""
@@ -130,9 +127,7 @@ def db_why(
 @database.command("builds")
 def db_builds(
     db: DbOption = None,
-    limit: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Number of builds, the newest first.")
-    ] = 50,
+    limit: Annotated[int, option("--limit N", "Number of builds, the newest first.", min=1)] = 50,
     json: JsonOption = None,
 ) -> None:
     """List the models that were built from this database."""
@@ -144,10 +139,7 @@ def db_builds(
 
 
 @database.command("export")
-def db_export(
-    output: OutputOption = None,
-    db: DbOption = None,
-) -> None:
+def db_export(output: OutputOption = None, db: DbOption = None) -> None:
     """Write all records to a new file of JSON lines."""
     if output is None:
         raise UsageError("no output file is given: --output FILE")
@@ -160,23 +152,18 @@ def db_export(
 
 @database.command("import")
 def db_import(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A file of tune db export.")],
-    db: DbOption = None,
+    file: Annotated[str, argument("FILE", "A file of tune db export.")], db: DbOption = None
 ) -> None:
     """Add the records of an exported file; those already in the database are skipped."""
     from tunefarm.db.export import RecordsFile
 
-    with (
-        RecordsFile(Path(file)) as records,
-        open_database(db, write=True, create=True) as store,
-    ):
+    with RecordsFile(Path(file)) as records, open_database(db, write=True, create=True) as store:
         _take(lambda added: records.add_to(store, added))
 
 
 @database.command("merge")
 def db_merge(
-    other: Annotated[str, typer.Argument(metavar="DATABASE", help="The database to read.")],
-    db: DbOption = None,
+    other: Annotated[str, argument("DATABASE", "The database to read.")], db: DbOption = None
 ) -> None:
     """Add the records of another database; those already in this one are skipped."""
     from tunefarm.db.export import merge_records
@@ -202,15 +189,11 @@ def _take(take: Callable[[Added], Added]) -> None:
 @database.command("pack")
 def db_pack(
     models: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[MODEL]...", help="Models by name or file [default: all]."),
+        list[str] | None, argument("[MODEL]...", "Models by name or file [default: all].")
     ] = None,
-    output: Annotated[
-        str, typer.Option("--output", "-o", metavar="FILE", help="The new pack.")
-    ] = "",
+    output: Annotated[str, option("--output -o FILE", "The new pack.")] = "",
     targets: Annotated[
-        str | None,
-        typer.Option("--targets", metavar="A,B,...", help="Targets by name or key [default: all]."),
+        str | None, option("--targets A,B,...", "Targets by name or key [default: all].")
     ] = None,
     key: KeyOption = None,
     db: DbOption = None,
@@ -229,9 +212,7 @@ def db_pack(
 
 @database.command("add")
 def db_add(
-    source: Annotated[
-        str, typer.Argument(metavar="FILE|FOLDER", help="Packs, exports or databases.")
-    ],
+    source: Annotated[str, argument("FILE|FOLDER", "Packs, exports or databases.")],
     key: KeyOption = None,
     db: DbOption = None,
 ) -> None:
@@ -252,11 +233,9 @@ def db_add(
 def db_prune(
     db: DbOption = None,
     keep: Annotated[
-        int, typer.Option(min=1, metavar="N", help="How many trials to keep of each kernel, about.")
+        int, option("--keep N", "How many trials to keep of each kernel, about.", min=1)
     ] = 256,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only print what would be deleted.")
-    ] = False,
+    dry_run: Annotated[bool, option("--dry-run", "Only print what would be deleted.")] = False,
 ) -> None:
     """Delete trials that no build uses and that help a search little."""
     from tunefarm.tuner.records.prune import plan_pruning, prune
@@ -280,10 +259,7 @@ def db_prune(
 def db_check(
     db: DbOption = None,
     replay: Annotated[
-        int,
-        typer.Option(
-            min=0, metavar="N", help="Number of records to rebuild and, if possible, run."
-        ),
+        int, option("--replay N", "Number of records to rebuild and, if possible, run.", min=0)
     ] = 16,
 ) -> None:
     """Check the database and replay some records; exit with 1 if something is wrong."""
@@ -298,12 +274,8 @@ def db_check(
 
 @database.command("salvage")
 def db_salvage(
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="A damaged database; it is not changed.")
-    ],
-    output: Annotated[
-        str, typer.Option("--output", "-o", metavar="FILE", help="The new database.")
-    ],
+    file: Annotated[str, argument("FILE", "A damaged database; it is not changed.")],
+    output: Annotated[str, option("--output -o FILE", "The new database.")],
 ) -> None:
     """Copy the intact rows of a damaged database to a new one, and print what is lost."""
     check_files(writes=[output], databases=[file])

@@ -9,7 +9,7 @@ import typer
 
 from tunefarm.tuner.commands.command_files import check_files
 from tunefarm.tuner.commands.command_line import show, write_json
-from tunefarm.tuner.commands.options import JsonOption
+from tunefarm.tuner.commands.options import JsonOption, argument, option
 from tunefarm.tuner.commands.usage import Workflow
 from tunefarm.tuner.commands.verbosity import note
 
@@ -20,31 +20,25 @@ if TYPE_CHECKING:
     from tunefarm.measure.farm.farm_status import FarmStatus
 
 farm = typer.Typer(
-    cls=Workflow,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    help="Measure on several machines.",
+    cls=Workflow, rich_markup_mode=None, no_args_is_help=True, help="Measure on several machines."
 )
 
 SlotsOption = Annotated[
-    int, typer.Option(min=1, metavar="N", help="Cores reserved for timed runs; the others build.")
+    int, option("--slots N", "Cores reserved for timed runs; the others build.", min=1)
 ]
 PortOption = Annotated[
-    int, typer.Option(min=1, max=64000, metavar="P", help="First of the ports to listen on.")
+    int, option("--port P", "First of the ports to listen on.", min=1, max=64000)
 ]
 NicenessOption = Annotated[
     int,
-    typer.Option(
-        min=0, max=19, metavar="N", help="Niceness of the workers; more than 0 makes timings noisy."
+    option(
+        "--niceness N", "Niceness of the workers; more than 0 makes timings noisy.", min=0, max=19
     ),
 ]
 HostOption = Annotated[
-    str | None,
-    typer.Option(metavar="ADDRESS", help="Address at which other machines reach this one."),
+    str | None, option("--host ADDRESS", "Address at which other machines reach this one.")
 ]
-TokenOption = Annotated[
-    str | None, typer.Option("--token-file", metavar="FILE", help="File with the farm's token.")
-]
+TokenOption = Annotated[str | None, option("--token-file FILE", "File with the farm's token.")]
 
 
 @farm.command("start")
@@ -74,10 +68,8 @@ def farm_start(
 
 @farm.command("join")
 def farm_join(
-    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="HOST:PORT of the farm.")],
-    token_file: Annotated[
-        str, typer.Option("--token-file", metavar="FILE", help="A copy of the farm's token file.")
-    ],
+    address: Annotated[str, argument("ADDRESS", "HOST:PORT of the farm.")],
+    token_file: Annotated[str, option("--token-file FILE", "A copy of the farm's token file.")],
     slots: SlotsOption = 1,
     port: PortOption = 6379,
     niceness: NicenessOption = 0,
@@ -95,8 +87,7 @@ def farm_join(
 @farm.command("status")
 def farm_status_command(
     address: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Address of a farm [default: this machine's]."),
+        str | None, option("--address ADDRESS", "Address of a farm [default: this machine's].")
     ] = None,
     token_file: TokenOption = None,
     json: JsonOption = None,

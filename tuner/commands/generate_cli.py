@@ -9,13 +9,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from tunefarm.compiler.errors import SettingsError
 from tunefarm.compiler.function_modules import load_modules
 from tunefarm.tuner.commands.command_files import check_files
 from tunefarm.tuner.commands.command_line import write_json
-from tunefarm.tuner.commands.options import FunctionsOption, JsonOption, ThreadsOption, UsageError
+from tunefarm.tuner.commands.options import (
+    FunctionsOption,
+    JsonOption,
+    ThreadsOption,
+    UsageError,
+    argument,
+    option,
+)
 from tunefarm.tuner.commands.verbosity import is_quiet
 
 if TYPE_CHECKING:
@@ -26,47 +31,41 @@ _TOKENIZER = "tokenizer.json"
 
 # Long: one parameter for each option.
 def generate(
-    artifact: Annotated[str, typer.Argument(metavar="FILE", help="Artifact of tune build.")],
+    artifact: Annotated[str, argument("FILE", "Artifact of tune build.")],
     prompt_ids: Annotated[
         list[str] | None,
-        typer.Option(
-            "--prompt-ids",
-            metavar="1,15,7",
-            help="A prompt as token ids; several (repeatable) must have equally many.",
+        option(
+            "--prompt-ids 1,15,7",
+            "A prompt as token ids; several (repeatable) must have equally many.",
         ),
     ] = None,
     prompt: Annotated[
         list[str] | None,
-        typer.Option(
-            "--prompt", metavar="TEXT", help="A prompt as text, for a --tokenizer (repeatable)."
-        ),
+        option("--prompt TEXT", "A prompt as text, for a --tokenizer (repeatable)."),
     ] = None,
     tokenizer: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Tokenizer of the package tokenizers [default: tokenizer.json next to FILE].",
+        option(
+            "--tokenizer FILE",
+            "Tokenizer of the package tokenizers [default: tokenizer.json next to FILE].",
         ),
     ] = None,
     max_tokens: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Maximum number of tokens to generate.")
+        int, option("--max-tokens N", "Maximum number of tokens to generate.", min=1)
     ] = 128,
     temperature: Annotated[
-        float, typer.Option(min=0.0, metavar="T", help="Of sampling; 0 takes the likeliest token.")
+        float, option("--temperature T", "Of sampling; 0 takes the likeliest token.", min=0.0)
     ] = 0.0,
     top_k: Annotated[
-        int, typer.Option(min=0, metavar="K", help="Sample from the K likeliest tokens; 0: all.")
+        int, option("--top-k K", "Sample from the K likeliest tokens; 0: all.", min=0)
     ] = 0,
     top_p: Annotated[
         float,
-        typer.Option(
-            metavar="P", help="Sample from the likeliest tokens that have probability P together."
-        ),
+        option("--top-p P", "Sample from the likeliest tokens that have probability P together."),
     ] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, metavar="S", help="Seed of sampling.")] = 0,
+    seed: Annotated[int, option("--seed S", "Seed of sampling.", min=0)] = 0,
     stop: Annotated[
-        list[int] | None,
-        typer.Option("--stop", metavar="ID", help="Stop after this token id (repeatable)."),
+        list[int] | None, option("--stop ID", "Stop after this token id (repeatable).")
     ] = None,
     threads: ThreadsOption = None,
     functions: FunctionsOption = None,

@@ -10,7 +10,6 @@ from tunefarm.compiler.function_modules import load_modules
 from tunefarm.tuner.building.model_file import other_file
 from tunefarm.tuner.commands.command_files import check_files
 from tunefarm.tuner.commands.command_line import show
-from tunefarm.tuner.commands.completion import words
 from tunefarm.tuner.commands.options import (
     OUTPUT,
     ConfigOption,
@@ -26,6 +25,7 @@ from tunefarm.tuner.commands.options import (
     ShapeOption,
     ThreadsOption,
     UsageError,
+    option,
     settings_of,
     shapes_of,
 )
@@ -42,20 +42,16 @@ def inspect(
     model: ModelOption,
     stage: Annotated[
         str,
-        typer.Option(
-            metavar=_STAGES,
-            autocompletion=words(_STAGES),
-            help="What to print: the graph, its optimization plan, the kernels, their schedule "
+        option(
+            f"--stage {_STAGES}",
+            "What to print: the graph, its optimization plan, the kernels, their schedule "
             "spaces, how evenly threads share loops, or the code as loops, LLVM IR or assembly. "
             "variants, of an artifact: what it holds for each CPU.",
-            rich_help_panel=OUTPUT,
+            OUTPUT,
         ),
     ],
     kernel: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KERNEL", help="Only this kernel, by key, name or node.", rich_help_panel=OUTPUT
-        ),
+        str | None, option("--kernel KERNEL", "Only this kernel, by key, name or node.", OUTPUT)
     ] = None,
     db: DbOption = None,
     threads: ThreadsOption = None,
@@ -92,13 +88,7 @@ def inspect(
     settings = settings_of(context.params)
     with open_records(() if db is None else (settings.database.url,)) as store:
         text = inspect_model(
-            model,
-            stage,
-            settings,
-            kernel=kernel,
-            shapes=shapes,
-            store=store,
-            dump_after=dump_after,
+            model, stage, settings, kernel=kernel, shapes=shapes, store=store, dump_after=dump_after
         )
         print(text)
         left_out = () if store is None else damaged(store, ())

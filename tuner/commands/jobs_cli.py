@@ -19,7 +19,7 @@ from tunefarm.configs.temporary_folders import make_folder
 from tunefarm.tuner.commands.command_files import check_files, database_file
 from tunefarm.tuner.commands.command_line import prepare, show, write_json
 from tunefarm.tuner.commands.database_cli import open_database
-from tunefarm.tuner.commands.options import DbOption, JsonOption, UsageError
+from tunefarm.tuner.commands.options import DbOption, JsonOption, UsageError, argument, option
 from tunefarm.tuner.commands.usage import Command, Workflow
 from tunefarm.tuner.commands.verbosity import note
 from tunefarm.tuner.interrupt import exit_code, signals_held
@@ -43,45 +43,33 @@ _LONGEST_MINUTES = 60.0 * 24 * 366
 
 # Long: one parameter for each option.
 @jobs.command(
-    "add",
-    cls=Command,
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    "add", cls=Command, context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
 )
 def jobs_add(
     context: typer.Context,
     model: Annotated[
-        list[str],
-        typer.Option("--model", metavar="FILE", help="ONNX model, the same as MODEL (repeatable)."),
+        list[str], option("--model FILE", "ONNX model, the same as MODEL (repeatable).")
     ],
     threads: Annotated[
-        list[int] | None,
-        typer.Option(
-            "--threads", min=1, metavar="T", help="Threads (repeatable: one entry for each)."
-        ),
+        list[int] | None, option("--threads T", "Threads (repeatable: one entry for each).", min=1)
     ] = None,
     targets: Annotated[
         list[str] | None,
-        typer.Option(
-            "--targets",
-            metavar="A,B,...",
-            help="CPUs of one job (repeatable: one entry for each).",
-        ),
+        option("--targets A,B,...", "CPUs of one job (repeatable: one entry for each)."),
     ] = None,
     weight: Annotated[
         float | None,
-        typer.Option(
+        option(
+            "--weight W",
+            "Share of the time relative to other entries, which have 1 [default: by expected "
+            "gain].",
             min=0.001,
             max=1000.0,
-            metavar="W",
-            help="Share of the time relative to other entries, which have 1 [default: by expected "
-            "gain].",
         ),
     ] = None,
     minutes: Annotated[
         float | None,
-        typer.Option(
-            min=0.1, metavar="M", help="Maximum minutes of each entry, all turns together."
-        ),
+        option("--minutes M", "Maximum minutes of each entry, all turns together.", min=0.1),
     ] = None,
     db: DbOption = None,
     json: JsonOption = None,
@@ -177,10 +165,9 @@ def jobs_list(db: DbOption = None, json: JsonOption = None) -> None:
 @jobs.command("remove")
 def jobs_remove(
     ids: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[ID]...", help="Entries, by id or the start of it."),
+        list[str] | None, argument("[ID]...", "Entries, by id or the start of it.")
     ] = None,
-    finished: Annotated[bool, typer.Option("--finished", help="All finished entries.")] = False,
+    finished: Annotated[bool, option("--finished", "All finished entries.")] = False,
     db: DbOption = None,
 ) -> None:
     """Remove entries from the queue. What their jobs have measured is kept."""
@@ -215,13 +202,11 @@ def _entry_with(known: Sequence[QueueEntry], start: str) -> QueueEntry:
 def jobs_run(
     until: Annotated[
         str | None,
-        typer.Option(
-            metavar="TIME", help="When to end: 07:00 (the next one), or 2026-01-31T07:00."
-        ),
+        option("--until TIME", "When to end: 07:00 (the next one), or 2026-01-31T07:00."),
     ] = None,
     minutes: Annotated[
         float | None,
-        typer.Option(min=0.1, max=_LONGEST_MINUTES, metavar="M", help="How many minutes to run."),
+        option("--minutes M", "How many minutes to run.", min=0.1, max=_LONGEST_MINUTES),
     ] = None,
     db: DbOption = None,
     json: JsonOption = None,

@@ -16,18 +16,13 @@ from tunefarm.tuner.commands.command_files import DEFAULT_DATABASE, check_files
 from tunefarm.tuner.commands.command_line import show, write_file, write_json
 from tunefarm.tuner.commands.completion import job_values
 from tunefarm.tuner.commands.database_cli import open_database
-from tunefarm.tuner.commands.options import DbOption, JsonOption, UsageError
+from tunefarm.tuner.commands.options import DbOption, JsonOption, UsageError, argument, option
 from tunefarm.tuner.commands.typed_command import resumed
 from tunefarm.tuner.commands.usage import Command
 from tunefarm.tuner.reports.terminal import console
 
 JobArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="JOB",
-        help="Job id, the start of it, or last: the newest.",
-        autocompletion=job_values,
-    ),
+    str, argument("JOB", "Job id, the start of it, or last: the newest.", autocompletion=job_values)
 ]
 
 
@@ -51,10 +46,10 @@ def status(db: DbOption = None, json: JsonOption = None) -> None:
 def watch(
     job: Annotated[
         str | None,
-        typer.Argument(
-            metavar="JOB",
+        argument(
+            "JOB",
+            "Job id, the start of it, or last: the newest [default: the running job].",
             autocompletion=job_values,
-            help="Job id, the start of it, or last: the newest [default: the running job].",
         ),
     ] = None,
     db: DbOption = None,
@@ -73,8 +68,7 @@ def stop(
     job: JobArgument,
     db: DbOption = None,
     wait: Annotated[
-        float,
-        typer.Option(min=0.0, metavar="SECONDS", help="How long to wait for its end."),
+        float, option("--wait SECONDS", "How long to wait for its end.", min=0.0)
     ] = 60.0,
 ) -> None:
     """Stop a running job as Ctrl-C does, on any machine; everything that it measured is kept."""
@@ -90,16 +84,14 @@ def resume(
     db: DbOption = None,
     minutes: Annotated[
         float | None,
-        typer.Option(
-            min=0.0, metavar="M", help="Minutes from now [default: the job's remaining minutes]."
-        ),
+        option("--minutes M", "Minutes from now [default: the job's remaining minutes].", min=0.0),
     ] = None,
     trials: Annotated[
         int | None,
-        typer.Option(
+        option(
+            "--trials N",
+            "Maximum number of trials, earlier runs included [default: the job's own].",
             min=1,
-            metavar="N",
-            help="Maximum number of trials, earlier runs included [default: the job's own].",
         ),
     ] = None,
 ) -> None:
@@ -133,21 +125,18 @@ def _shown(arguments: list[str]) -> list[str]:
 
 
 def report(
-    html: Annotated[
-        str | None, typer.Option("--html", "--output", "-o", metavar="FILE", help="Output file.")
-    ] = None,
+    html: Annotated[str | None, option("--html --output -o FILE", "Output file.")] = None,
     db: DbOption = None,
     job: Annotated[
         str | None,
-        typer.Option(
-            metavar="JOB",
-            help="Only this job: its id, the start of it, or last.",
+        option(
+            "--job JOB",
+            "Only this job: its id, the start of it, or last.",
             autocompletion=job_values,
         ),
     ] = None,
     full: Annotated[
-        bool,
-        typer.Option("--full", help="Leave nothing out of a large database, which takes longer."),
+        bool, option("--full", "Leave nothing out of a large database, which takes longer.")
     ] = False,
     json: JsonOption = None,
 ) -> None:

@@ -9,216 +9,185 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
+from typer.models import ArgumentInfo, OptionInfo
 
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.types.extents import FixedInput, Shapes, extent_of
 from tunefarm.tuner.calibration.options import PrecisionOptions
-from tunefarm.tuner.commands.completion import stage_values, target_values, words
+from tunefarm.tuner.commands.completion import stage_values, target_values
 
 DETERMINISTIC = "deterministic"
 PANELS = ("Model", "Search", "Precision", "Target", "Output", "Advanced", "Options")
 """The parts of a command's options in its help, in this order; the last has all others."""
 _PRECISIONS = "strict|default|deterministic|int8-activations|bf16|fp16|int8|auto"
 MODEL, SEARCH, PRECISION, TARGET, OUTPUT, ADVANCED, _ = PANELS
+_WORD = re.compile(r"[a-z0-9][a-z0-9-]*")
+
+
+def option(typed: str, help: str, panel: str | None = None, **values: Any) -> OptionInfo:
+    """An option as it is typed, "--output -o FILE", in a panel of its command's help.
+
+    Shells complete the words that a value of the form a|b|FILE lists. `values` are as typer.Option
+    has them, as are those of `argument`.
+    """
+    *names, last = typed.split()
+    if last.startswith("-"):  # without a value
+        names.append(last)
+    else:
+        values["metavar"] = last
+        words = [word for word in last.removesuffix(",...").split("|") if _WORD.fullmatch(word)]
+        if "|" in last and words:
+            values.setdefault("autocompletion", lambda: words)
+    found: OptionInfo = typer.Option(*names, help=help, rich_help_panel=panel, **values)
+    return found
+
+
+def argument(metavar: str, help: str, **values: Any) -> ArgumentInfo:
+    """A value that is typed without the name of an option."""
+    found: ArgumentInfo = typer.Argument(metavar=metavar, help=help, **values)
+    return found
+
 
 DbOption = Annotated[
-    str | None,
-    typer.Option(
-        "--db",
-        metavar="FILE|URL",
-        help="Tuning database [default: tuning.db].",
-        rich_help_panel=MODEL,
-    ),
+    str | None, option("--db FILE|URL", "Tuning database [default: tuning.db].", MODEL)
 ]
 JsonOption = Annotated[
-    str | None,
-    typer.Option(
-        "--json",
-        metavar="FILE",
-        help="Write the result as JSON (-: to stdout).",
-        rich_help_panel=OUTPUT,
-    ),
+    str | None, option("--json FILE", "Write the result as JSON (-: to stdout).", OUTPUT)
 ]
-ModelOption = Annotated[
-    str,
-    typer.Option(
-        "--model", metavar="FILE", help="ONNX model, the same as MODEL.", rich_help_panel=MODEL
-    ),
-]
-OutputOption = Annotated[
-    str | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Output file.", rich_help_panel=OUTPUT),
-]
+ModelOption = Annotated[str, option("--model FILE", "ONNX model, the same as MODEL.", MODEL)]
+OutputOption = Annotated[str | None, option("--output -o FILE", "Output file.", OUTPUT)]
 VerboseOption = Annotated[
-    int,
-    typer.Option(
-        "--verbose",
-        "-v",
-        count=True,
-        help="Log what is done to stderr; twice: in detail.",
-        rich_help_panel=OUTPUT,
-    ),
+    int, option("--verbose -v", "Log what is done to stderr; twice: in detail.", OUTPUT, count=True)
 ]
 QuietOption = Annotated[
-    bool,
-    typer.Option(
-        "--quiet",
-        "-q",
-        help="Print only errors, and one line with the result.",
-        rich_help_panel=OUTPUT,
-    ),
+    bool, option("--quiet -q", "Print only errors, and one line with the result.", OUTPUT)
 ]
 ThreadsOption = Annotated[
     int | None,
-    typer.Option(
-        "--threads",
+    option(
+        "--threads T",
+        "Threads of a kernel; tune with as many as you serve with [default: 1].",
+        TARGET,
         min=1,
-        metavar="T",
-        help="Threads of a kernel; tune with as many as you serve with [default: 1].",
-        rich_help_panel=TARGET,
     ),
 ]
 NumericsOption = Annotated[
     str | None,
-    typer.Option(
-        "--precision",
-        metavar=_PRECISIONS,
-        autocompletion=words(_PRECISIONS),
-        help="strict: no algorithm that changes rounding. deterministic: see --deterministic. "
+    option(
+        f"--precision {_PRECISIONS}",
+        "strict: no algorithm that changes rounding. deterministic: see --deterministic. "
         "default: the fastest in the model's own types. int8-activations: what weights of 2 to 8 "
         "bits are multiplied with is rounded to 8 bits. bf16, fp16: each matmul/conv, and values "
         "between them, in that type with sums in f32. int8: 8-bit integer matmul/conv. auto: the "
         "fastest of bf16, fp16, int8 and f32 for each matmul/conv, within --max-error.",
-        rich_help_panel=PRECISION,
+        PRECISION,
     ),
 ]
 DeterministicOption = Annotated[
     bool,
-    typer.Option(
+    option(
         "--deterministic",
-        help="The same bits for any schedule, number of threads and CPU of a family: x86-64 with "
+        "The same bits for any schedule, number of threads and CPU of a family: x86-64 with "
         "FMA (AVX2 and AVX-512), or 64-bit Arm. Short for --precision deterministic; tune bench "
         "measures what it costs.",
-        rich_help_panel=PRECISION,
+        PRECISION,
     ),
 ]
 DenormalsOption = Annotated[
     str | None,
-    typer.Option(
-        "--denormals",
-        metavar="flush|keep",
-        autocompletion=words("flush|keep"),
-        help="Denormal numbers: flush them to zero, or keep them as IEEE 754 says, which is many "
+    option(
+        "--denormals flush|keep",
+        "Denormal numbers: flush them to zero, or keep them as IEEE 754 says, which is many "
         "times slower [default: flush].",
-        rich_help_panel=PRECISION,
+        PRECISION,
     ),
 ]
 ConfigOption = Annotated[
     str | None,
-    typer.Option(
-        "--config",
-        metavar="quick|overnight|FILE",
-        autocompletion=words("quick|overnight"),
-        help="Settings: a preset or a TOML file.",
-        rich_help_panel=SEARCH,
-    ),
+    option("--config quick|overnight|FILE", "Settings: a preset or a TOML file.", SEARCH),
 ]
 ShapeOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--shape",
-        metavar="NAME=1,3,224,224",
-        help="The shape of an input (repeatable). A dimension is a number, or dynamic: a range "
+    option(
+        "--shape NAME=1,3,224,224",
+        "The shape of an input (repeatable). A dimension is a number, or dynamic: a range "
         "(batch:1..8) or a list of values (batch:1|4|16). Or a dynamic dimension by its name: "
         "batch=1..8.",
-        rich_help_panel=MODEL,
+        MODEL,
     ),
 ]
 InputOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--input",
-        metavar="NAME=VALUE|FILE.npy",
-        help="A constant value for an input (repeatable), as in sr=16000: what depends on it alone "
+    option(
+        "--input NAME=VALUE|FILE.npy",
+        "A constant value for an input (repeatable), as in sr=16000: what depends on it alone "
         "is computed at build time.",
-        rich_help_panel=MODEL,
+        MODEL,
     ),
 ]
 TargetsOption = Annotated[
     str | None,
-    typer.Option(
-        "--targets",
-        metavar="A,B,...",
+    option(
+        "--targets A,B,...",
+        "CPUs to compile for, by name or TOML file; host: this machine [default: host].",
+        TARGET,
         autocompletion=target_values,
-        help="CPUs to compile for, by name or TOML file; host: this machine [default: host].",
-        rich_help_panel=TARGET,
     ),
 ]
 MachineOption = Annotated[
     str | None,
-    typer.Option(
-        "--machine",
-        metavar="FILE",
-        help="What this CPU is like, as tune doctor --calibrate wrote it [default: the table that "
+    option(
+        "--machine FILE",
+        "What this CPU is like, as tune doctor --calibrate wrote it [default: the table that "
         "comes with the package].",
-        rich_help_panel=TARGET,
+        TARGET,
     ),
 ]
 LayersOption = Annotated[
     str | None,
-    typer.Option(
-        "--layers",
-        metavar="FILE|URL,...",
-        help="Databases that are asked where --db has no record of a kernel, in this order; they "
+    option(
+        "--layers FILE|URL,...",
+        "Databases that are asked where --db has no record of a kernel, in this order; they "
         "are only read.",
-        rich_help_panel=ADVANCED,
+        ADVANCED,
     ),
 ]
 FunctionsOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--functions",
-        metavar="FILE.py|MODULE",
-        help="Python that registers the custom operators of the model (repeatable).",
-        rich_help_panel=MODEL,
+    option(
+        "--functions FILE.py|MODULE",
+        "Python that registers the custom operators of the model (repeatable).",
+        MODEL,
     ),
 ]
 PlanOption = Annotated[
     str | None,
-    typer.Option(
-        "--plan",
-        metavar="search|rules",
-        autocompletion=words("search|rules"),
-        help="Graph optimization plan (layouts, fusion): search measures and records the choice, "
+    option(
+        "--plan search|rules",
+        "Graph optimization plan (layouts, fusion): search measures and records the choice, "
         "rules uses fixed rules [default: search].",
-        rich_help_panel=ADVANCED,
+        ADVANCED,
     ),
 ]
 MemoryOption = Annotated[
     str | None,
-    typer.Option(
-        "--max-memory",
-        metavar="SIZE",
-        help="Maximum memory of a run without constants, inputs and outputs: 64M, 1.5G or bytes.",
-        rich_help_panel=ADVANCED,
+    option(
+        "--max-memory SIZE",
+        "Maximum memory of a run without constants, inputs and outputs: 64M, 1.5G or bytes.",
+        ADVANCED,
     ),
 ]
 UntunedOption = Annotated[
-    bool,
-    typer.Option(
-        "--untuned",
-        help="Use default schedules and no database.",
-        rich_help_panel=MODEL,
-    ),
+    bool, option("--untuned", "Use default schedules and no database.", MODEL)
 ]
 DumpOption = Annotated[
     str | None,
-    typer.Option(
-        metavar="all|STAGE",
-        autocompletion=stage_values,
-        help="Print the program after this compiler stage (a wrong name lists them), or after "
+    option(
+        "--dump-after all|STAGE",
+        "Print the program after this compiler stage (a wrong name lists them), or after "
         "all, to stderr.",
-        rich_help_panel=ADVANCED,
+        ADVANCED,
+        autocompletion=stage_values,
     ),
 ]
 
@@ -350,72 +319,50 @@ def numbers_of(values: Iterable[str] | None) -> dict[str, tuple[int, ...]]:
 
 CalibrationOption = Annotated[
     str | None,
-    typer.Option(
-        "--calibration",
-        metavar="FILE.npz|FOLDER",
-        help="Calibration data for int8 and auto: an .npz file with an array for each input, of "
+    option(
+        "--calibration FILE.npz|FOLDER",
+        "Calibration data for int8 and auto: an .npz file with an array for each input, of "
         "the input's shape (one sample), or with another axis in front or a longer first axis "
         "(several samples); or a folder of such files. With dynamic shapes, each file or sample "
         "(0/x, 1/x, ...) may have another size.",
-        rich_help_panel=PRECISION,
+        PRECISION,
     ),
 ]
 MethodOption = Annotated[
     str | None,
-    typer.Option(
-        "--calibration-method",
-        metavar="minmax|percentile[:P]|mse",
-        help="Calibration range: minmax, of all values; percentile, of the middle P % (default "
+    option(
+        "--calibration-method minmax|percentile[:P]|mse",
+        "Calibration range: minmax, of all values; percentile, of the middle P % (default "
         "99.99); mse, with the smallest squared error [default: minmax].",
-        rich_help_panel=PRECISION,
+        PRECISION,
     ),
 ]
 MaxErrorOption = Annotated[
     float | None,
-    typer.Option(
-        "--max-error",
-        metavar="E",
-        help="For auto, the maximum error of outputs against f32: max|y - f32| / max|f32|.",
-        rich_help_panel=PRECISION,
+    option(
+        "--max-error E",
+        "For auto, the maximum error of outputs against f32: max|y - f32| / max|f32|.",
+        PRECISION,
     ),
 ]
 MetricOption = Annotated[
     str | None,
-    typer.Option(
-        "--metric",
-        metavar="FILE.py:FUNCTION",
-        help="For auto, FUNCTION(outputs, labels), higher is better, instead of --max-error; "
+    option(
+        "--metric FILE.py:FUNCTION",
+        "For auto, FUNCTION(outputs, labels), higher is better, instead of --max-error; "
         "outputs by name, all samples along the first axis.",
-        rich_help_panel=PRECISION,
+        PRECISION,
     ),
 ]
 LabelsOption = Annotated[
-    str | None,
-    typer.Option(
-        "--labels",
-        metavar="FILE.npy",
-        help="Labels for --metric, one for each sample.",
-        rich_help_panel=PRECISION,
-    ),
+    str | None, option("--labels FILE.npy", "Labels for --metric, one for each sample.", PRECISION)
 ]
 MaxLossOption = Annotated[
-    float | None,
-    typer.Option(
-        "--max-loss",
-        metavar="L",
-        help="For auto, the maximum loss of --metric.",
-        rich_help_panel=PRECISION,
-    ),
+    float | None, option("--max-loss L", "For auto, the maximum loss of --metric.", PRECISION)
 ]
 PointOption = Annotated[
     int | None,
-    typer.Option(
-        "--point",
-        min=0,
-        metavar="N",
-        help="For auto, use this point of the measured trade-off.",
-        rich_help_panel=PRECISION,
-    ),
+    option("--point N", "For auto, use this point of the measured trade-off.", PRECISION, min=0),
 ]
 
 

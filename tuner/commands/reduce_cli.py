@@ -9,8 +9,6 @@ import shutil
 import sys
 from typing import Annotated
 
-import typer
-
 from tunefarm.compiler.function_modules import load_modules
 from tunefarm.compiler.types.extents import shapes_to_json
 from tunefarm.compiler.types.numerics import Numerics
@@ -22,7 +20,9 @@ from tunefarm.tuner.commands.options import (
     ShapeOption,
     ThreadsOption,
     UsageError,
+    argument,
     named_values,
+    option,
     shapes_of,
 )
 
@@ -32,53 +32,43 @@ _FUNCTION = re.compile(r"(.+\.py):\w+")
 
 # Long: one parameter for each option.
 def reduce(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="ONNX model that fails.")],
+    model: Annotated[str, argument("MODEL", "ONNX model that fails.")],
     check: Annotated[
         str,
-        typer.Option(
-            metavar="CHECK",
-            help="onnxruntime, reference: the outputs differ from those of onnxruntime, of ONNX's "
+        option(
+            "--check CHECK",
+            "onnxruntime, reference: the outputs differ from those of onnxruntime, of ONNX's "
             "reference evaluator. build: the build fails. stages: graph optimization changes the "
             "result. Or FILE.py:FUNCTION, which gets the model's path and its inputs and returns "
             "True, or a command, which gets both files and exits with 0, if the model still fails.",
         ),
     ],
     output: Annotated[
-        str | None,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help="Reduced model [default: MODEL_reduced.onnx]."
-        ),
+        str | None, option("--output -o FILE", "Reduced model [default: MODEL_reduced.onnx].")
     ] = None,
     input: Annotated[
         list[str] | None,
-        typer.Option(
-            "--input",
-            metavar="NAME=FILE.npy|FILE.npz",
-            help="An input, or several of them (repeatable); others are random.",
+        option(
+            "--input NAME=FILE.npy|FILE.npz",
+            "An input, or several of them (repeatable); others are random.",
         ),
     ] = None,
     shape: ShapeOption = None,
     tolerance: Annotated[
         float,
-        typer.Option(
+        option(
+            "--tolerance T",
+            "Outputs differ from here on: maximum error over maximum value.",
             min=0.0,
-            metavar="T",
-            help="Outputs differ from here on: maximum error over maximum value.",
         ),
     ] = 1e-3,
-    seconds: Annotated[
-        float, typer.Option(min=1.0, metavar="S", help="Maximum time of one check.")
-    ] = 300.0,
+    seconds: Annotated[float, option("--seconds S", "Maximum time of one check.", min=1.0)] = 300.0,
     db: Annotated[
-        str | None,
-        typer.Option("--db", metavar="FILE|URL", help="Build with the schedules of this database."),
+        str | None, option("--db FILE|URL", "Build with the schedules of this database.")
     ] = None,
     threads: ThreadsOption = None,
     precision: Annotated[
-        str,
-        typer.Option(
-            "--precision", metavar="NAME", help="Of the build: strict, default, bf16 or fp16."
-        ),
+        str, option("--precision NAME", "Of the build: strict, default, bf16 or fp16.")
     ] = "default",
     functions: FunctionsOption = None,
     json: JsonOption = None,
@@ -102,14 +92,7 @@ def reduce(
     check_files(writes=[*outputs, json], reads=[*archives, *files.values()], model=model)
     request = ReduceRequest(
         model,
-        Check(
-            check,
-            tolerance,
-            threads or 1,
-            numerics,
-            db,
-            shapes_to_json(shapes),
-        ),
+        Check(check, tolerance, threads or 1, numerics, db, shapes_to_json(shapes)),
         *outputs,
         arrays=archives[0] if archives else "",
         files=files,
@@ -119,9 +102,9 @@ def reduce(
     again = ["tune", "reduce", found.model, "--check", check, "--input", found.inputs]
     given = {"--tolerance": tolerance, "--threads": threads, "--db": db, "--precision": precision}
     usual = {"--tolerance": 1e-3, "--precision": "default"}
-    for option, value in given.items():
-        if value is not None and value != usual.get(option):
-            again += [option, str(value)]
+    for name, value in given.items():
+        if value is not None and value != usual.get(name):
+            again += [name, str(value)]
     again += [word for text in shape or () for word in ("--shape", text)]
     again += [word for text in functions or () for word in ("--functions", text)]
     lines = [

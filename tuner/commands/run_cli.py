@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from tunefarm.compiler.function_modules import load_modules
 from tunefarm.tuner.commands.command_files import check_files
 from tunefarm.tuner.commands.command_line import show
@@ -13,49 +11,41 @@ from tunefarm.tuner.commands.options import (
     FunctionsOption,
     JsonOption,
     ThreadsOption,
+    argument,
     named_values,
     numbers_of,
+    option,
 )
 
 
 # Long: one parameter for each option.
 def run(
-    artifact: Annotated[str, typer.Argument(metavar="FILE", help="Artifact of tune build.")],
+    artifact: Annotated[str, argument("FILE", "Artifact of tune build.")],
     input: Annotated[
         list[str] | None,
-        typer.Option(
-            "--input",
-            metavar="NAME=FILE.npy",
-            help="An input (repeatable) [default: random values].",
-        ),
+        option("--input NAME=FILE.npy", "An input (repeatable) [default: random values]."),
     ] = None,
     output: Annotated[
-        str | None,
-        typer.Option("--output", "-o", metavar="FILE.npz", help="Write the outputs to this file."),
+        str | None, option("--output -o FILE.npz", "Write the outputs to this file.")
     ] = None,
     repeat: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Timed runs [default: 1, with --profile 20]."),
+        int | None, option("--repeat N", "Timed runs [default: 1, with --profile 20].", min=1)
     ] = None,
-    profile: Annotated[
-        bool, typer.Option("--profile", help="Also time each kernel on its own.")
-    ] = False,
+    profile: Annotated[bool, option("--profile", "Also time each kernel on its own.")] = False,
     fallback: Annotated[
-        bool,
-        typer.Option("--fallback", help="Run the variant for CPUs without the target's features."),
+        bool, option("--fallback", "Run the variant for CPUs without the target's features.")
     ] = False,
     threads: ThreadsOption = None,
     shape: Annotated[
         list[str] | None,
-        typer.Option(
-            "--shape",
-            metavar="NAME=2,128",
-            help="For a model with dynamic shapes, the shape of a random input or the size of a "
+        option(
+            "--shape NAME=2,128",
+            "For a model with dynamic shapes, the shape of a random input or the size of a "
             "dynamic dimension: batch=2 (repeatable) [default: the middle of the range].",
         ),
     ] = None,
     functions: FunctionsOption = None,
-    seed: Annotated[int, typer.Option(min=0, metavar="S", help="Seed of random inputs.")] = 0,
+    seed: Annotated[int, option("--seed S", "Seed of random inputs.", min=0)] = 0,
     json: JsonOption = None,
 ) -> None:
     """Run a compiled model and time it."""
@@ -69,12 +59,7 @@ def run(
 
     executable = compiler.load(artifact, threads, fallback=fallback)
     outputs, result = run_model(
-        executable,
-        files,
-        shapes=shapes,
-        repeat=repeat,
-        seed=seed,
-        profile=profile,
+        executable, files, shapes=shapes, repeat=repeat, seed=seed, profile=profile
     )
     if output is not None:
         write_outputs(outputs, output)

@@ -13,13 +13,15 @@ import typer
 
 from tunefarm.tuner.commands.command_files import check_files
 from tunefarm.tuner.commands.command_line import show, write_file, write_json
-from tunefarm.tuner.commands.completion import network_values, page_values, words
+from tunefarm.tuner.commands.completion import network_values, page_values
 from tunefarm.tuner.commands.options import (
     ConfigOption,
     DbOption,
     JsonOption,
     OutputOption,
     UsageError,
+    argument,
+    option,
 )
 from tunefarm.tuner.reports.terminal import console
 
@@ -27,23 +29,14 @@ from tunefarm.tuner.reports.terminal import console
 def zoo(
     name: Annotated[
         str | None,
-        typer.Argument(
-            metavar="NAME", help="A network [default: list all].", autocompletion=network_values
-        ),
+        argument("NAME", "A network [default: list all].", autocompletion=network_values),
     ] = None,
     output: OutputOption = None,
-    quantized: Annotated[
-        bool, typer.Option("--quantized", help="Quantize to int8, by onnxruntime.")
-    ] = False,
+    quantized: Annotated[bool, option("--quantized", "Quantize to int8, by onnxruntime.")] = False,
     form: Annotated[
-        str,
-        typer.Option(
-            metavar="qdq|qoperator",
-            help="Quantization format of --quantized.",
-            autocompletion=words("qdq|qoperator"),
-        ),
+        str, option("--form qdq|qoperator", "Quantization format of --quantized.")
     ] = "qdq",
-    dynamic: Annotated[bool, typer.Option("--dynamic", help="Use dynamic shapes.")] = False,
+    dynamic: Annotated[bool, option("--dynamic", "Use dynamic shapes.")] = False,
     json: JsonOption = None,
 ) -> None:
     """Write a well-known network with seeded random weights as an ONNX file."""
@@ -80,16 +73,13 @@ def doctor(
     db: DbOption = None,
     config: ConfigOption = None,
     seconds: Annotated[
-        float,
-        typer.Option(
-            min=0.0, max=3600.0, metavar="S", help="Seconds of measuring noise; 0: do not."
-        ),
+        float, option("--seconds S", "Seconds of measuring noise; 0: do not.", min=0.0, max=3600.0)
     ] = 60.0,
     calibrate: Annotated[
         bool,
-        typer.Option(
+        option(
             "--calibrate",
-            help="Instead measure the bandwidths, latencies and rates of this CPU, in about a "
+            "Instead measure the bandwidths, latencies and rates of this CPU, in about a "
             "minute, for --machine of tune and tune build.",
         ),
     ] = False,
@@ -153,21 +143,13 @@ def _calibrate(output: str | None, json: str | None) -> None:
 def docs(
     page: Annotated[
         str | None,
-        typer.Argument(
-            metavar="PAGE",
-            help="A page or a command [default: list all].",
-            autocompletion=page_values,
-        ),
+        argument("PAGE", "A page or a command [default: list all].", autocompletion=page_values),
     ] = None,
-    build: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="Write the site to this folder.")
-    ] = None,
+    build: Annotated[str | None, option("--build FOLDER", "Write the site to this folder.")] = None,
     serve: Annotated[
-        bool, typer.Option("--serve", help="Serve the site for a browser on this machine.")
+        bool, option("--serve", "Serve the site for a browser on this machine.")
     ] = False,
-    port: Annotated[
-        int, typer.Option(min=1, max=65535, metavar="P", help="Port of --serve.")
-    ] = 8000,
+    port: Annotated[int, option("--port P", "Port of --serve.", min=1, max=65535)] = 8000,
     json: JsonOption = None,
 ) -> None:
     """Read the documentation: a page in the terminal, or all of it as a site. Needs no network."""

@@ -26,6 +26,7 @@ from tunefarm.tuner.commands.options import (
     TargetsOption,
     ThreadsOption,
     UsageError,
+    option,
     settings_of,
     shapes_of,
 )
@@ -42,49 +43,48 @@ def verify(
     db: DbOption = None,
     require: Annotated[
         float | None,
-        typer.Option(
-            min=0.01,
-            max=1.0,
-            metavar="SHARE",
-            help="Exit with 1 if the model has less than SHARE (0.97: 97 %) of its recorded speed, "
+        option(
+            "--require SHARE",
+            "Exit with 1 if the model has less than SHARE (0.97: 97 %) of its recorded speed, "
             "or if tuned kernels cover less than that of what was tuned; with 3 if the measurement "
             "cannot decide.",
-            rich_help_panel=ADVANCED,
+            ADVANCED,
+            min=0.01,
+            max=1.0,
         ),
     ] = None,
     against: Annotated[
         str | None,
-        typer.Option(
-            metavar="OLD.tuned",
-            help="Compare the artifact MODEL with this one, which it is to replace: outputs, then "
+        option(
+            "--against OLD.tuned",
+            "Compare the artifact MODEL with this one, which it is to replace: outputs, then "
             "latency. Exit with 1 if outputs differ or MODEL is slower.",
         ),
     ] = None,
     inputs: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE.npz|FOLDER",
-            help="With --against, the inputs to compare with, in the form of --calibration "
+        option(
+            "--inputs FILE.npz|FOLDER",
+            "With --against, the inputs to compare with, in the form of --calibration "
             "[default: random values].",
         ),
     ] = None,
     most_minutes: Annotated[
         float | None,
-        typer.Option(
-            "--minutes",
+        option(
+            "--minutes M",
+            "Maximum minutes of measuring [default: 1; with --against 10, of which it takes "
+            "what its interval needs to decide].",
+            ADVANCED,
             min=0.01,
             max=600.0,
-            metavar="M",
-            help="Maximum minutes of measuring [default: 1; with --against 10, of which it takes "
-            "what its interval needs to decide].",
-            rich_help_panel=ADVANCED,
         ),
     ] = None,
     quick: Annotated[
         bool,
-        typer.Option(
+        option(
             "--quick",
-            help="Only measure records from elsewhere (another CPU, version or database) against "
+            "Only measure records from elsewhere (another CPU, version or database) against "
             "the default schedules, and record which ones apply here.",
         ),
     ] = False,
