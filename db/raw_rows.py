@@ -26,6 +26,7 @@ from tunefarm.db import schema
 from tunefarm.db.checksum import COLUMN, LEFT_OUT, checksum_of_json, damaged_row, row_checksum
 from tunefarm.db.schema import unpack
 
+REFERRED_TO = "which it refers to, is damaged"
 _AT_ONCE = 1000
 
 
@@ -78,7 +79,7 @@ def damaged_rows(session: Session, skipped: Collection[str] = ()) -> dict[str, d
         for row in raw_rows(session, table):
             problem = damage(table, row) or next(
                 (
-                    f"{parent} {row[name]}, which it refers to, is damaged"
+                    f"{parent} {row[name]}, {REFERRED_TO}"
                     for name, parent in sorted(parents)
                     if parent in intact
                     and row[name] is not None

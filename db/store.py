@@ -14,9 +14,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from sqlalchemy import Engine, bindparam, delete, event
+from sqlalchemy import Engine, Text, bindparam, cast, delete, event, update
 from sqlalchemy.exc import StatementError
-from sqlalchemy.orm import ORMExecuteState, Session, with_loader_criteria
+from sqlalchemy.orm import (
+    InstrumentedAttribute,
+    ORMExecuteState,
+    Session,
+    with_loader_criteria,
+)
 
 from tunefarm.configs.clock import steady_time
 from tunefarm.configs.errors import DatabaseError, DatabaseMovedError, DatabaseUnavailableError
@@ -24,7 +29,7 @@ from tunefarm.db import schema, sqlite_file
 from tunefarm.db.backend import Backend, backend_of
 from tunefarm.db.prepare import MIGRATIONS, prepare
 from tunefarm.db.processes import hold_lease, let_go
-from tunefarm.db.raw_rows import damaged_rows
+from tunefarm.db.raw_rows import REFERRED_TO, damaged_rows
 from tunefarm.db.records import JOB_STATES, JobRecord, JobState, JobTask, Record
 from tunefarm.db.rows import RowIds, add_rows, job_row, set_tasks
 from tunefarm.db.sqlite_file import HeldFile
@@ -33,6 +38,14 @@ Patience: TypeAlias = Callable[[DatabaseUnavailableError], bool]
 """Waits for a while; whether to try again."""
 _T = TypeVar("_T")
 _MAY_BE_LEFT = {"trials", "bests", "builds", "plans", "latencies"}  # only bests refer to one
+_KEYS = {
+    "targets": schema.Target.key,
+    "machines": schema.Machine.key,
+    "workloads": schema.Workload.key,
+    "tasks": schema.Task.numerics,
+    "jobs": schema.Job.uid,
+}
+"""What new records find the rows by that they refer to."""
 _TRIES = 10  # of a transaction that is given up for another one; each of them lets one finish
 
 
@@ -155,10 +168,14 @@ class Store:
             finally:
                 self._here.session = None
 
-    def _begin_reading(self) -> Session:
-        session = Session(self._reader)
+    def _session(self, engine: Engine) -> Session:
+        session = Session(engine)
         if self.damaged:
             event.listen(session, "do_orm_execute", self._leave_out)
+        return session
+
+    def _begin_reading(self) -> Session:
+        session = self._session(self._reader)
         try:
             with self.translating():
                 session.connection()
@@ -171,15 +188,25 @@ class Store:
         """From now on read as if damaged rows, and those that refer to them, were not there.
 
         Whether there are any that were read before. All tables are looked at but those `skipped`.
-        Raises DatabaseError for rows that others are to refer to, where the database is written.
+        Where the database is written, those that a new record would refer to get other keys, so
+        that a new row has its place. Raises DatabaseError for damage to who is at work there.
         """
         with self.reading() as session:
             found = damaged_rows(session, skipped)
-        for name, rows in found.items():
-            if name not in _MAY_BE_LEFT and not self.read_only:
-                number, problem = next(iter(rows.items()))
-                raise sqlite_file.damaged(self.name, f"{name} {number}: {problem}")
+        for name, rows in found.items() if not self.read_only else ():
+            broken = [number for number, problem in rows.items() if REFERRED_TO not in problem]
+            if name in _KEYS:
+                self._set_aside(_KEYS[name], broken)
+            elif broken and name not in _MAY_BE_LEFT:
+                problem = f"{name} {broken[0]}: {rows[broken[0]]}"
+                raise sqlite_file.damaged(self.name, problem)
         return sum(self.leave(name, rows) for name, rows in found.items()) > 0
+
+    def _set_aside(self, key: InstrumentedAttribute[str], numbers: Sequence[int]) -> None:
+        """Give damaged rows keys that nothing else has; their checksums stay wrong."""
+        table, other = key.class_.__table__, "damaged-" + cast(key.class_.id, Text)
+        rows = table.c.id.in_(numbers), table.c[key.key] != other
+        self.write(lambda session: session.execute(update(table).where(*rows).values({key: other})))
 
     def leave(self, table: str, rows: Mapping[int, str]) -> bool:
         """Read as if the rows with these numbers were not there, for what is wrong with them."""
@@ -203,7 +230,12 @@ class Store:
         """A session that writes all or nothing: it commits at the end, unless there is an error."""
         if self.read_only:
             raise DatabaseError(f"{self.name} is open for reading only")
-        with self._at_work, self.translating(), Session(self.writer) as session, session.begin():
+        with (
+            self._at_work,
+            self.translating(),
+            self._session(self.writer) as session,
+            session.begin(),
+        ):
             yield session
 
     def write(self, work: Callable[[Session], _T]) -> _T:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from tunefarm.db import queries, sqlite_file
 from tunefarm.db.check import check
 from tunefarm.db.export import export_records
 from tunefarm.db.store import Store
+from tunefarm.db.work import close_lost_jobs
 from tunefarm.tuner.commands.database_commands import builds_table, list_table, list_to_json, listed
 from tunefarm.tuner.pages.page import page_of
 from tunefarm.tuner.records.prune import plan_pruning
@@ -135,18 +137,43 @@ def test_a_large_file_is_looked_through_when_that_is_asked(
 
 @pytest.mark.parametrize(
     ("table", "column"),
-    [("machines", "description"), ("tasks", "threads"), ("workloads", "kernel")],
+    [
+        ("machines", "description"),
+        ("tasks", "threads"),
+        ("workloads", "kernel"),
+        ("targets", "description"),
+    ],
 )
-def test_what_refers_to_a_damaged_row_is_left_with_it_and_nothing_is_written(
+def test_what_refers_to_a_damaged_row_is_left_with_it_and_new_records_get_another(
     table: str, column: str, database: Path
 ) -> None:
+    with Store.open(database) as store:
+        known = [*queries.targets(store).values()], [*queries.workloads(store).values()]
+        first = queries.trials(store, KEY)[0]
     edit(database, table, column, "'{'" if column != "threads" else 77, 1)
     with Store.open(database, read_only=True, leave_damaged=True) as store:
-        named = queries.damaged(store)
-        assert f"{table} 1" in named and "which it refers to, is damaged" in named["trials 1"]
+        left = queries.damaged(store)
+        assert f"{table} 1" in left and "which it refers to, is damaged" in left["trials 1"]
         assert queries.trials(store, KEY) == []
+    for number in (1, 2):
+        with Store.open(database, leave_damaged=True) as store:
+            for records in known:
+                store.add(records)
+            assert store.add([replace(first, request_id=f"new {number}", job=None)]) == 1
+            assert len(queries.trials(store, KEY)) == number
+            assert queries.damaged(store) == left
     with pytest.raises(DatabaseError, match=f"{table} 1: "):
-        Store.open(database, leave_damaged=True)
+        Store.open(database)
+
+
+def test_a_damaged_job_is_in_the_way_of_no_other(database: Path) -> None:
+    with Store.open(database) as store:
+        store.start_job("model.onnx", "hash", {})
+    edit(database, "jobs", "state", "'running '", 1)
+    with Store.open(database, leave_damaged=True) as store:
+        assert close_lost_jobs(store) == []
+        job = store.start_job("model.onnx", "hash", {})
+        assert list(queries.jobs(store)) == [job]
 
 
 def test_a_wrong_build_is_not_listed(database: Path) -> None:
