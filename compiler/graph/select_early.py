@@ -14,6 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+import numpy as np
+
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.rewriter import Rewriter
@@ -34,8 +36,8 @@ class _Selection:
 
     axis: int
     count: int
-    start: int = 0
-    step: int = 1
+    start: int
+    step: int
     end: int = 0
     sizes: str = ""
 
@@ -58,7 +60,7 @@ class _Selection:
         if len(narrowed) != 1 or any(step != 1 for step in steps):
             return None
         axis = narrowed[0]
-        return _Selection(axis, counts[axis], starts[axis])
+        return _Selection(axis, counts[axis], starts[axis], 1)
 
     def emit(self, rewriter: Rewriter, data: str, like: Node) -> str:
         """The selected part of a value."""
@@ -71,6 +73,13 @@ class _Selection:
         shape[self.axis], starts[self.axis] = self.count, self.start
         moved = {"starts": tuple(starts), "steps": tuple(steps), "shape": tuple(shape)}
         return rewriter.emit("slice", (data,), moved, like=like)
+
+    def first(self, rewriter: Rewriter, like: Node) -> str:
+        """The first place, i64[1]."""
+        if not self.sizes:
+            return rewriter.constant(np.array([self.start]), f"{like.output}_first")
+        part = {"starts": (self.start,), "steps": (1,), "shape": (1,)}
+        return rewriter.emit("slice", (self.sizes,), part, like=like)
 
 
 _Move: TypeAlias = "tuple[_Selection, Axes]"
@@ -94,7 +103,7 @@ def _moves(graph: Graph) -> dict[str, _Move]:
             continue
         of_result = asked.get(node.output, {None})
         wanted = next(iter(of_result)) if len(of_result) == 1 else None
-        axes = None if wanted is None else _axes(node, graph, wanted.axis)
+        axes = None if wanted is None else _axes(node, graph, wanted)
         if wanted is None or axes is None:
             _ask(asked, node, [])
             continue
@@ -117,13 +126,21 @@ def _at(selection: _Selection, axis: int | None) -> _Selection | None:
     return None if axis is None else replace(selection, axis=axis)
 
 
-def _axes(node: Node, graph: Graph, axis: int) -> Axes | None:
+def _axes(node: Node, graph: Graph, selection: _Selection) -> Axes | None:
     """The axes that a selection moves to, if it does."""
+    if _has_diagonal(node) and selection.step != 1 and selection.count > 1:
+        return None
     types = [graph.types[name] if name else None for name in node.inputs]
     try:
-        return axes_along(node, types, axis)
+        return axes_along(node, types, selection.axis)
     except ShapeError:
         return None
+
+
+def _has_diagonal(node: Node) -> bool:
+    """Whether the last operand says what rows read by their number."""
+    flag = operator(node.operator).diagonal
+    return bool(flag and node.attributes.get(flag))
 
 
 class _Moving:
@@ -162,6 +179,9 @@ class _Moving:
             shape[selection.axis] = selection.count
             attributes["shape"] = tuple(shape)
         rewriter = self._rewriter
+        if _has_diagonal(node):
+            moved = inputs[-1], selection.first(rewriter, node)
+            inputs = (*inputs[:-1], rewriter.emit("add", moved, like=node))
         result = rewriter.emit(node.operator, inputs, attributes, like=node)
         if (dims := self._graph.unread.get(node.output)) is not None:
             at = selection.axis

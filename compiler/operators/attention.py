@@ -283,7 +283,7 @@ def _fits_tiles(attributes: Attributes, types: Types) -> bool:
 def _along(attributes: Attributes, types: Types, axis: int) -> Axes | None:
     """Rows of queries, each of which sees its keys whatever its number."""
     rank = len(types.present(0).shape)
-    if attributes.flag("causal") or _perm(attributes, "perm", rank)[axis] != rank - 2:
+    if _perm(attributes, "perm", rank)[axis] != rank - 2:
         return None
     rows = _perm(attributes, "query_perm", rank)[rank - 2]
     extent, end = types.present(0).shape[rows], _masks_end(attributes, len(types))
@@ -319,6 +319,7 @@ register(
             "accumulator": "",
         },
         along=_along,
+        diagonal="causal",
         work=_work,
         factors=3,
         fits_tiles=_fits_tiles,

@@ -114,6 +114,8 @@ class OperatorDefinition:
     """Of constants, too, it stays until passes have read what it says of them."""
     along: AlongRule | None = None
     """What `axes_along` says of an axis of the result; None: nothing but of pointwise operators."""
+    diagonal: str = ""
+    """The flag with which its last operand are bounds of what row 0 reads, 1 more for each row."""
     passes: int | PassRule | None = None
     """How often it reads each element of its data; None: as often as the shapes say."""
     positions: Positions | PositionRule = Positions.PLAIN
