@@ -76,18 +76,9 @@ def build(
     arguments are those of `tunefarm.compiler.pipeline.compile_model`.
 
     Raises `TunefarmError` as that does, and where both `precision` and `numerics` are given;
-    `ImportModelError` where only the runtime is installed.
+    `ImportModelError` where only what runs models is installed.
     """
-    try:
-        from tunefarm.compiler.pipeline import compile_model
-    except ModuleNotFoundError as error:
-        from tunefarm.compiler.errors import ImportModelError
-
-        raise ImportModelError(
-            f"no model can be built here: {error.name} is not installed",
-            hint="install tunefarm, all of it, or build elsewhere: tune build --model FILE "
-            "--untuned --output FILE.tuned",
-        ) from error
+    from tunefarm.compiler.pipeline import compile_model
     from tunefarm.compiler.runtime.execution.executable import Executable
     from tunefarm.compiler.types.extents import with_fixed
     from tunefarm.compiler.types.numerics import one_precision

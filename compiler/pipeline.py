@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from tunefarm.compiler.assemble_spec import Parts, assemble_spec
+from tunefarm.compiler.errors import ImportModelError
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.kernel_stages import (
     KERNEL_STAGES,
@@ -242,7 +243,14 @@ def _limited(program: KernelProgram, graph: Graph) -> KernelProgram:
 def _imported(model: Model, shapes: Shapes | None, allowance: ResourceBudget) -> Graph:
     if isinstance(model, Graph):
         return model
-    from tunefarm.compiler.frontend.import_onnx import import_onnx  # most callers have a graph
+    try:
+        from tunefarm.compiler.frontend.import_onnx import import_onnx  # most callers have a graph
+    except ModuleNotFoundError as error:
+        raise ImportModelError(
+            f"no model can be built here: {error.name} is not installed",
+            hint="pip install tunefarm, or build elsewhere: tune build FILE --untuned --output "
+            "FILE.tuned",
+        ) from error
 
     return import_onnx(Path(model), shapes, limits=allowance.limits)
 

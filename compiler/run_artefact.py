@@ -2,7 +2,7 @@
 
     tunefarm-run resnet18.tuned --input input=image.npy --output scores.npz --repeat 20
 
-It is what `tune run` is where all of tunefarm is, without its tables.
+It needs NumPy and llvmlite alone, of what `tune run` needs, and prints no tables.
 """
 
 from __future__ import annotations

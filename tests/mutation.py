@@ -27,7 +27,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tunefarm.tuner.packaging.editions import PARTS, link_sources
+from tunefarm.tuner.packaging.build_backend import PARTS, link_sources
 
 ROOT = Path(__file__).resolve().parents[1]
 AREAS = {

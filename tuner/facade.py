@@ -10,9 +10,8 @@
 
 What programs import from onnxruntime is here by the same names: `import tunefarm as onnxruntime`.
 
-`load` and `InferenceSession` of a built model need NumPy and llvmlite only; the distribution
-tunefarm-runtime has what they import, and this same file. What a name needs is imported when it is
-first asked for.
+`load` and `InferenceSession` of a built model need NumPy and llvmlite only. What a name needs is
+imported when it is first asked for.
 
 In the repository this is tuner/facade.py; installed it is tunefarm/__init__.py.
 """
@@ -20,6 +19,7 @@ In the repository this is tuner/facade.py; installed it is tunefarm/__init__.py.
 from __future__ import annotations
 
 from importlib import import_module  # noqa: TID251 - imported when it is asked for
+from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -99,17 +99,14 @@ def __getattr__(name: str) -> object:
 
 
 def _tuner_or_runtime(name: str) -> ModuleType:
-    """The module that has `name`: `build` and sessions without a database are the compiler's."""
-    try:
+    """The module that has `name`: where only what runs models is installed, `build` and sessions
+    are the compiler's."""
+    if find_spec("pydantic") is not None:  # all that tunes reads settings
         return import_module("tunefarm.tuner")
-    except ModuleNotFoundError as error:
-        if error.name != "tunefarm.tuner":
-            raise
     runtime = import_module("tunefarm.compiler")
     if name not in runtime.__all__:
         raise ImportError(
-            f"tunefarm.{name} is not in tunefarm-runtime, which runs built models and no more: "
-            "pip install tunefarm"
+            f"tunefarm.{name} needs libraries that are not installed: pip install tunefarm"
         )
     return runtime
 

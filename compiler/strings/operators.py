@@ -613,7 +613,7 @@ def _library() -> ModuleType:
     except ImportError as error:
         raise TunefarmError(
             "operators of strings that have regular expressions need google-re2",
-            hint="install google-re2, or tunefarm-runtime[strings]",
+            hint="pip install google-re2",
         ) from error
     found: ModuleType = re2
     return found

@@ -203,7 +203,7 @@ def _numpy_extensions() -> dict[DType, np.dtype[Any]]:
     except ModuleNotFoundError as error:
         raise TunefarmError(
             "elements of types that NumPy has not, such as bf16, need ml_dtypes",
-            hint="install ml_dtypes, or tunefarm-runtime[types]",
+            hint="pip install ml_dtypes",
         ) from error
 
     return {dtype: np.dtype(getattr(ml_dtypes, _FACTS[dtype].numpy)) for dtype in _EXTENSIONS}

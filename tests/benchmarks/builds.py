@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import median
 
 from tunefarm.compiler.frontend.zoo import model_names, write_model
-from tunefarm.tuner.packaging.editions import link_sources
+from tunefarm.tuner.packaging.build_backend import link_sources
 
 _HERE = Path(__file__).resolve().parents[2]
 _MODELS = ("resnet18", "decoder_prefill")

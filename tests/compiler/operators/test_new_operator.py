@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from tests.processes import python
-from tunefarm.tuner.packaging.editions import FACADE, link_sources
+from tunefarm.tuner.packaging.build_backend import FACADE, link_sources
 
 DEFINITION = """
 from tunefarm.compiler.expr.nodes import add, mul

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tunefarm.tuner.docs.pages import PAGES
-from tunefarm.tuner.packaging.editions import link_sources
+from tunefarm.tuner.packaging.build_backend import link_sources
 
 PACKAGES = ("compiler", "configs", "db", "measure", "tuner")
 EXAMPLES = ("operator", "scalar function", "schedule step", "sketch", "strategy", "runner")

@@ -2,7 +2,8 @@
 
     python -m pytest -m nightly tests/tuner/packaging/test_packages.py
 
-The runtime's environment is made by pip, which needs NumPy and llvmlite from where it gets them.
+The environment that only runs models is made by pip, which needs NumPy and llvmlite from where it
+gets them.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ import pytest
 from tests.end_to_end.tiny_model import tiny_model
 from tunefarm import compiler
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
-from tunefarm.tuner.packaging.editions import PARTS, installed_name
+from tunefarm.tuner.packaging.build_backend import PARTS, installed_name
 
 pytestmark = pytest.mark.nightly
 
 BUILD_SDIST = """
 import sys
 sys.path.insert(0, "tuner/packaging")
-import editions
-print(editions.build_sdist(sys.argv[1]))
+import build_backend
+print(build_backend.build_sdist(sys.argv[1]))
 """
 SESSION = """
 import numpy, sys, tunefarm
@@ -97,11 +98,10 @@ print([module.__name__ for module in own if not hasattr(module, "OF_THE_PROGRAM"
 
 @dataclass(frozen=True)
 class Packages:
-    """The source distribution, and the wheels that are built from it."""
+    """The source distribution, and the wheel that is built from it."""
 
     sdist: Path
-    full: Path
-    runtime: Path
+    wheel: Path
 
 
 @pytest.fixture(scope="module")
@@ -111,16 +111,14 @@ def packages(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Pack
     name = run(sys.executable, "-c", BUILD_SDIST, work, cwd=source).split()[-1]
     wheel = (sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation")
     run(*wheel, "-w", work, work / name, cwd=work)
-    run(*wheel, "-w", work, work / name, "--config-settings", "edition=runtime", cwd=work)
     (full,) = work.glob("tunefarm-*.whl")
-    (runtime,) = work.glob("tunefarm_runtime-*.whl")
-    return Packages(work / name, full, runtime)
+    return Packages(work / name, full)
 
 
 @pytest.fixture(scope="module")
 def full(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The `bin` of an environment with the wheel, and the libraries that are installed here."""
-    return environment(tmp_path_factory.mktemp("full"), packages.full)
+    return environment(tmp_path_factory.mktemp("full"), packages.wheel)
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +151,7 @@ def copy_sources(repository: Path, source: Path) -> Path:
 
 def test_the_wheel_has_every_file_of_the_sources(packages: Packages, repository: Path) -> None:
     wanted = sources(repository)
-    held = set(zipfile.ZipFile(packages.full).namelist())
+    held = set(zipfile.ZipFile(packages.wheel).namelist())
     assert {name for name in held if ".dist-info/" not in name} == set(map(installed_name, wanted))
     with tarfile.open(packages.sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
@@ -169,15 +167,7 @@ def sources(repository: Path) -> set[str]:
     return {name for name in files if "__pycache__" not in name}
 
 
-def test_the_runtimes_files_are_those_of_the_whole(packages: Packages) -> None:
-    """So that installing both of one version changes nothing."""
-    whole, part = zipfile.ZipFile(packages.full), zipfile.ZipFile(packages.runtime)
-    names = [name for name in part.namelist() if ".dist-info/" not in name]
-    assert len(names) > 60
-    assert all(part.read(name) == whole.read(name) for name in names)
-
-
-def test_a_model_is_built_with_the_wheel_and_run_with_the_runtime(
+def test_a_model_is_built_with_the_wheel_and_run_with_numpy_and_llvmlite(
     full: Path, packages: Packages, tmp_path: Path
 ) -> None:
     assert "--model" in run("tune", "--help", cwd=tmp_path, path=full)
@@ -192,12 +182,12 @@ def test_a_model_is_built_with_the_wheel_and_run_with_the_runtime(
     venv.create(tmp_path / "venv", with_pip=False)
     there = tmp_path / "venv" / "bin"
     pip = (sys.executable, "-m", "pip", "--python", there / "python")
-    run(*pip, "install", "-q", packages.runtime, cwd=tmp_path)
+    run(*pip, "install", "-q", "--no-deps", packages.wheel, "numpy", "llvmlite", cwd=tmp_path)
     listed = run(*pip, "list", "--format=freeze", cwd=tmp_path).split()
     assert sorted(line.split("==")[0].lower() for line in listed) == [
         "llvmlite",
         "numpy",
-        "tunefarm-runtime",
+        "tunefarm",
     ]
     assert "latency: median" in run("tunefarm-run", "mlp.tuned", cwd=tmp_path, path=there)
     assert "(1," in run(there / "python", "-c", SESSION, "mlp.tuned", cwd=tmp_path)
@@ -228,14 +218,11 @@ def test_commands_work_in_a_folder_that_has_all_these_names(
     assert "no problems" in run("tune", "db", "check", "--db", "tuning.db", cwd=folder, path=there)
 
 
-@pytest.mark.parametrize("installed", ["full", "editable", "runtime"])
+@pytest.mark.parametrize("installed", ["full", "editable"])
 def test_a_program_with_modules_of_these_names_loads_a_model(
-    installed: str, request: pytest.FixtureRequest, tmp_path: Path, packages: Packages
+    installed: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    if installed == "runtime":
-        there = environment(tmp_path / "venv", packages.runtime)
-    else:
-        there = request.getfixturevalue(installed)
+    there: Path = request.getfixturevalue(installed)
     compiler.build(import_model_proto(tiny_model())).save(tmp_path / "m.tuned")
     folder = fill(tmp_path / "program")
     (folder / "app.py").write_text(PROGRAM)
