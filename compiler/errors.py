@@ -119,5 +119,9 @@ class MeasureError(TunefarmError):
     """The measuring machinery itself failed (a candidate's failure is a value, not this)."""
 
 
+class CoresBusyError(MeasureError):
+    """Another process holds a core that is to be measured on, for too long."""
+
+
 class InputError(TunefarmError):
     """An array given to a built model does not fit its inputs or outputs."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import math
 import os
 import pwd
 import stat
@@ -30,7 +31,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from tunefarm.compiler.errors import MeasureError
+from tunefarm.compiler.errors import CoresBusyError, MeasureError
 from tunefarm.measure.cpus import physical_cores
 
 CoreUse: TypeAlias = Literal["build", "time"]
@@ -46,6 +47,8 @@ IDLE_SECONDS = 2.0
 """What a driver had no use for, for so long, it is not owed."""
 TOLD_SECONDS = 5.0
 """A wait is reported once it has taken this long, and again when it has taken twice as long."""
+PATIENCE_SECONDS = 60.0
+"""A wait takes as long, or more where there is time left."""
 _FORGET_SECONDS = 60.0
 _SILENT_SECONDS = 3.0  # a process of another container that waits says so more often
 _REFRESH_SECONDS = 1.0
@@ -56,7 +59,7 @@ _MOST_BYTES = 1 << 16  # of a file that others may write
 _MODE = 0o666
 _OPEN_TRIES = 200  # while another process makes the file
 
-_mine = threading.local()  # the physical cores that this thread holds
+_mine = threading.local()  # the physical cores that this thread holds, and until when it waits
 
 
 @dataclass(slots=True)
@@ -331,6 +334,22 @@ class CoreLocks:
             _write(file, json.dumps({n: asdict(a) for n, a in accounts.of.items()}))
 
 
+@contextmanager
+def patient_until(moment: float) -> Iterator[None]:
+    """Until that moment of the monotonic clock this thread waits for cores, if need be, and for
+    `PATIENCE_SECONDS` at least; then CoresBusyError is raised."""
+    former, _mine.until = _until(), moment
+    try:
+        yield
+    finally:
+        _mine.until = former
+
+
+def _until() -> float:
+    until: float = _mine.__dict__.get("until", math.inf)
+    return until
+
+
 class _Waiting:
     """A wait of one driver: how long it has taken, and what is reported of it."""
 
@@ -341,11 +360,15 @@ class _Waiting:
         self._next = TOLD_SECONDS
 
     def pause(self, core: int | None = None) -> None:
-        """Wait for a moment; raise MeasureError if it is to stop."""
+        """Wait for a moment. Raises MeasureError if it is to stop, CoresBusyError if that takes too
+        long."""
         locks = self._locks
         if locks._stop():
             raise MeasureError("it was stopped while it waited for a core")
         now = time.monotonic()
+        if core is not None and now > max(_until(), self._begin + PATIENCE_SECONDS):
+            whom = locks._holder(core) or "another job goes first"
+            raise CoresBusyError(f"core {core} was not free: {whom}")
         if now - self._seen > _REFRESH_SECONDS:
             self._seen = now
             with locks._accounts(self._table) as accounts:

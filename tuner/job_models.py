@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tunefarm.compiler.errors import MeasureError
+from tunefarm.compiler.errors import CoresBusyError, MeasureError
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN
 from tunefarm.compiler.runtime.execution.executable import Executable
@@ -177,11 +177,15 @@ class JobModels:
         """
         agree = _agree(tasks, target)
         found = self.confirmed_elsewhere.get(target.key)
+        why_not = "the whole model was not measured"
         if found is None and self.is_here(target):
-            self._confirm_plan(target, agree, settled)
-            found = self._confirmed_here(target, tasks, settled, agree, job)
-        elif found is None:
-            why_not = "the whole model was not measured"
+            try:
+                self._confirm_plan(target, agree, settled)
+                found = self._confirmed_here(target, tasks, settled, agree, job)
+            except CoresBusyError as error:
+                why_not = error.message
+                self.notify(f"the whole model is not measured: {why_not}")
+        if found is None:
             found = unmeasured(self._builds(target), target, _settled_for(settled, target), why_not)
         if found.is_untuned:
             self.plans.return_to_rules(target, self.name)
@@ -280,7 +284,11 @@ class JobModels:
             self.notify(f"measuring the whole model at {len(self.points)} sizes")
             untuned = self.untuned[target.key]
             points, seconds = self.points, self.time.at_sizes_seconds
-            plan = confirm_plan(self._builds(target), target, untuned, plan, points, seconds, agree)
+            builds = self._builds(target)
+            try:
+                plan = confirm_plan(builds, target, untuned, plan, points, seconds, agree)
+            except CoresBusyError as error:
+                self.notify(f"the whole model is not measured at these: {error.message}")
             self.size_plans[target.key] = plan
         record_size_plan(self.store, plan, self.name, *self.built_from, target)
 

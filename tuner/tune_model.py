@@ -18,6 +18,7 @@ from tunefarm.configs.settings import Settings
 from tunefarm.db import queries
 from tunefarm.db.records import JobState
 from tunefarm.db.store import Store
+from tunefarm.measure.core_locks import patient_until
 from tunefarm.measure.farm.make_runner import check_runner
 from tunefarm.measure.sandbox.import_model import import_model
 from tunefarm.tuner.building.lowered import LoweredModel
@@ -102,7 +103,7 @@ def tune_lowered(
         state: JobState = "failed"
         results: list[TargetResult] = []
         try:
-            with heartbeat(store, job.id, stop):
+            with heartbeat(store, job.id, stop), patient_until(job.time.end):
                 job.prepare()
                 end = job.search() if job.choose_plans() else End.INTERRUPTED
                 while end is not End.INTERRUPTED:

@@ -23,9 +23,15 @@ from pathlib import Path
 import pytest
 
 from tests.measure.fake_machine import desktop_amd
-from tunefarm.compiler.errors import MeasureError
+from tunefarm.compiler.errors import CoresBusyError, MeasureError
 from tunefarm.measure import core_locks
-from tunefarm.measure.core_locks import QUANTUM_SECONDS, Accounts, CoreLocks, CoreUse
+from tunefarm.measure.core_locks import (
+    QUANTUM_SECONDS,
+    Accounts,
+    CoreLocks,
+    CoreUse,
+    patient_until,
+)
 from tunefarm.measure.cpus import physical_cores, usable_cpus
 from tunefarm.measure.farm.pipeline_runner import LockWatch
 from tunefarm.tuner.confirm.latency import pinned
@@ -240,6 +246,29 @@ def test_who_waits_says_for_whom_and_can_be_stopped(
     assert failed == ["it was stopped while it waited for a core"]
     assert told == [f"waiting for 0 s for core 3: process {os.getpid()} of {user} builds there"]
     assert not refused(tmp_path)
+
+
+def test_who_has_no_more_time_gives_up_the_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core_locks, "PATIENCE_SECONDS", 0.0)
+    failed: list[str] = []
+
+    def wait() -> None:
+        locks = CoreLocks("waits", tmp_path)
+        with patient_until(time.monotonic()):
+            try:
+                with locks.held((3, 4)):
+                    raise AssertionError("it is held")
+            except CoresBusyError as error:
+                failed.append(error.message)
+            with locks.held((3,)):
+                pass
+
+    with CoreLocks("holds", tmp_path).held((4,), "build"):
+        in_thread(wait).join(60.0)
+    (text,) = failed
+    assert text.startswith("core 4 was not free: process") and text.endswith("builds there")
 
 
 def test_waits_of_a_driver_are_seen_by_its_other_processes(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.end_to_end.tiny_model import tiny_model
 from tests.tuner.synthetic import neighbours
-from tunefarm.compiler.errors import VerifyError
+from tunefarm.compiler.errors import CoresBusyError, VerifyError
 from tunefarm.compiler.graph.serialize import structural_hash
 from tunefarm.compiler.kernels.workload_key import workload_key
 from tunefarm.compiler.pipeline import compile_model, kernels_of
@@ -135,6 +135,19 @@ def test_a_slower_model_keeps_the_former_schedules(
     assert best is not None
     wanted = setting.default if is_slower else setting.rival
     assert best[0].schedule_hash == wanted.schedule_hash
+
+
+def test_what_was_settled_stays_where_others_hold_the_cores(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(*_: object) -> ModelLatency:
+        raise CoresBusyError("core 1 was not free")
+
+    no_exchange(monkeypatch)
+    monkeypatch.setattr(whole_model, "compare_models", busy)
+    latency, _ = setting.job.confirm(host_target())
+    assert latency is None
+    assert applied(setting).schedule_hash == setting.rival.schedule_hash
 
 
 def no_difference(monkeypatch: pytest.MonkeyPatch) -> None:

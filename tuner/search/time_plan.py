@@ -8,6 +8,7 @@ really left, so that a job ends when it was told to.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -41,7 +42,7 @@ class TimePlan:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._started = started
-        self._end = None if minutes is None else started + 60.0 * minutes
+        self.end = math.inf if minutes is None else started + 60.0 * minutes
         self._clock = clock
         self.build_seconds = 0.0  # of one build of the model
         self.run_seconds = 0.0  # of one run of the model
@@ -59,7 +60,7 @@ class TimePlan:
     @property
     def left(self) -> float | None:
         """Seconds until the end, 0 when it is over; None: no limit."""
-        return None if self._end is None else max(0.0, self._end - self._clock())
+        return None if self.end == math.inf else max(0.0, self.end - self._clock())
 
     @property
     def comparison_seconds(self) -> float:
@@ -146,9 +147,9 @@ class TimePlan:
 
     @property
     def _exchange_wanted(self) -> float:
-        if self._end is None:
+        if self.end == math.inf:
             return self._wanted
-        return min(self._wanted, EXCHANGE_SHARE * (self._end - self._started))
+        return min(self._wanted, EXCHANGE_SHARE * (self.end - self._started))
 
     @property
     def _confirmation(self) -> float:
