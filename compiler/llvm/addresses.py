@@ -76,10 +76,14 @@ class Surrounding:
 
 @dataclass(slots=True)
 class Storage:
-    """A buffer in this function: its base pointer, and a number that changes with every store."""
+    """A buffer in this function: its base pointer, and a number that changes with every store.
+
+    What is `read_back` is the result of loops whose number of rounds only a run knows.
+    """
 
     memory: Memory
     pointer: str
+    read_back: bool = False
     version: int = 0
 
 

@@ -82,6 +82,8 @@ class _KernelEmitter:
         self.workspace_bytes = 0
         self.workspace: dict[str, tuple[Memory, int]] = {}
         self.parallel_bodies = 0
+        loops = (item for item in walk(nest.body) if isinstance(item, For))
+        self.reads_back = not all(loop.is_whole for loop in loops)
 
     def run(self) -> str:
         body = _FunctionEmitter(self, self.new_writer(), "%buffers", "%workspace")
@@ -139,7 +141,8 @@ class _FunctionEmitter:
         for position, memory in enumerate((*kernel.nest.inputs, kernel.nest.output)):
             slot = writer.emit_entry(f"getelementptr inbounds ptr, ptr {buffers}, i64 {position}")
             pointer = writer.emit_entry(f"load ptr, ptr {slot}, align 8")
-            self.addresses.storages[memory.name] = Storage(memory, pointer)
+            read_back = kernel.reads_back and memory is kernel.nest.output
+            self.addresses.storages[memory.name] = Storage(memory, pointer, read_back)
         for memory, offset in kernel.workspace.values():
             self._place_in_workspace(memory, offset)
         self._rules: dict[type[Stmt], Callable[[Any], None]] = {
