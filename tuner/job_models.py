@@ -33,7 +33,6 @@ from tunefarm.tuner.confirm.kernel_choices import KernelChoices
 from tunefarm.tuner.confirm.latency import Agree, ModelLatency
 from tunefarm.tuner.confirm.model_times import (
     times_of_job,
-    with_graphs,
     with_kernels,
     with_roof,
     with_steps,
@@ -306,8 +305,6 @@ class JobModels:
         times = with_kernels(times, self.store, [use.report for use in found.report.kernels])
         model = Executable(found.spec.of_tensors()) if is_here else None
         times = with_steps(times, found.spec, model, self.time.profile_seconds)
-        plans = self._builds(target).plan, self._former_builds(target).plan
-        times = with_graphs(times, self.graph, self.numerics, target, self.settings, plans)
         if is_here:
             times = with_roof(times, self.settings, target)
         model_hash, settings = self.built_from

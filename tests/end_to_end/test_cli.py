@@ -283,7 +283,6 @@ def test_a_job_keeps_how_long_the_model_takes(tuned: SimpleNamespace) -> None:
     assert times.over_untuned.ratio == (applied["ratio"] or 1.0)
     assert times.confirmed == pytest.approx(tuned.result["search"]["confirmed_seconds"])
     assert all(step.seconds is not None for step in times.steps)
-    assert any(step.reads for step in times.steps)
     schedules = {key: kernel.schedule for key, kernel in times.kernels.items()}
     assert hashes and hashes.keys() <= schedules.keys()
     assert told["is_slower"] or hashes.items() <= schedules.items()

@@ -216,7 +216,7 @@ def test_the_summary_has_both_and_its_figures_agree() -> None:
 
 
 def test_a_model_that_keeps_its_schedules_has_one_latency_everywhere() -> None:
-    """That of the schedules that stay: in the summary, the drawing and what a job's record has."""
+    """That of the schedules that stay: in the summary and what a job's record has."""
     refused = ModelLatency(
         7e-3,
         8e-3,

@@ -1,25 +1,17 @@
-"""From what was measured of a whole model to what is recorded of it (`ModelTimes`), its graph
-included.
-"""
+"""From what was measured of a whole model to what is recorded of it (`ModelTimes`)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from tunefarm.compiler.content_cache import ContentCache, cache_key
-from tunefarm.compiler.errors import PlanError, TunefarmError
-from tunefarm.compiler.graph.ir import Graph
-from tunefarm.compiler.pipeline import kernels_of
-from tunefarm.compiler.plan.choices.program_steps import ProgramStep, program_steps
-from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
+from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.execution.profile import COPY, StepTime
 from tunefarm.compiler.runtime.spec.executable_spec import CallStep, ExecutableSpec, FunctionStep
 from tunefarm.compiler.runtime.spec.kernel_report import TUNED, KernelReport
-from tunefarm.compiler.runtime.spec.step_reads import step_reads
 from tunefarm.compiler.target import Target, llvm_version
-from tunefarm.compiler.types.numerics import Numerics
 from tunefarm.configs.settings import Settings, cache_folder
 from tunefarm.db import queries
 from tunefarm.db.store import Store
@@ -27,11 +19,9 @@ from tunefarm.measure.compare import Comparison
 from tunefarm.measure.machine import fingerprint
 from tunefarm.measure.worker.roof import measure_roof
 from tunefarm.tuner.confirm.latency import ModelLatency, aligned_inputs, pinned
-from tunefarm.tuner.from_settings import limits_of, numerics_of
 from tunefarm.tuner.records.model_latencies import (
     AppliedKernel,
     MachineRoof,
-    ModelGraphs,
     ModelStep,
     ModelTimes,
     Ratio,
@@ -133,52 +123,18 @@ def with_roof(times: ModelTimes, settings: Settings, target: Target) -> ModelTim
 
 
 def known_steps(spec: ExecutableSpec) -> tuple[ModelStep, ...]:
-    """The steps of a model and what they read, without times."""
+    """The steps of a model, without times."""
     reports = {part.symbol: report for part, report in zip(spec.objects, spec.kernels, strict=True)}
     found = []
-    for step, reads in zip(spec.steps, step_reads(spec), strict=True):
+    for step in spec.steps:
         name, key = COPY, ""
         if isinstance(step, CallStep):
             name, key = reports[step.symbol].name, reports[step.symbol].key
         elif isinstance(step, FunctionStep):
             name = key = spec.functions[step.function].name
-        found.append(ModelStep(name, key, None, reads))
+        found.append(ModelStep(name, key, None))
     return tuple(found)
 
 
 def _ratio(compared: Comparison | ModelLatency) -> Ratio:
     return Ratio(compared.ratio, compared.low, compared.high)
-
-
-def with_graphs(
-    times: ModelTimes,
-    graph: Graph,
-    numerics: Numerics | None,
-    target: Target,
-    settings: Settings,
-    plans: Sequence[GraphPlan] = (),
-) -> ModelTimes:
-    """The times with the model's graph by the rules, and by the plan that its steps are of.
-
-    That is one of `plans`, or the rules. A model whose steps are of neither has none, as one that
-    is several programs. `numerics` is the settings' precision if None.
-    """
-
-    def steps(plan: GraphPlan) -> tuple[ProgramStep, ...]:
-        admitted = numerics_of(settings, numerics)
-        limits = limits_of(settings)
-        return program_steps(kernels_of(graph, target, None, None, limits, admitted, plan))
-
-    rules = steps(DEFAULT_PLAN)
-    for plan in plans:
-        if plan == DEFAULT_PLAN:
-            continue
-        try:
-            planned = steps(plan)
-        except PlanError:
-            continue
-        found = ModelGraphs(rules, planned)
-        if found.is_of(times.steps):
-            return replace(times, graphs=found)
-    found = ModelGraphs(rules)
-    return replace(times, graphs=found) if found.is_of(times.steps) else times

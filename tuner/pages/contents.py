@@ -105,19 +105,13 @@ def read_contents(store: Store, options: PageOptions) -> Contents:
         left_out=len(keys) - len(tasks),
         occurrences=occurrences,
         plans=model_queries.plans(store),
-        nodes=_nodes(jobs, models),
+        nodes=_nodes(jobs),
     )
 
 
-def _nodes(jobs: Sequence[JobRecord], models: Sequence[MeasuredModel]) -> dict[str, str]:
-    """The model's nodes that each kernel computes, as the newest job names them.
-
-    Jobs of earlier versions name none: what a kernel gives to the graph stands for its nodes then.
-    """
+def _nodes(jobs: Sequence[JobRecord]) -> dict[str, str]:
+    """The model's nodes that each kernel computes, as the newest job names them."""
     found: dict[str, str] = {}
-    for measured in reversed(models):
-        if measured.times.graphs is not None:
-            found |= {step.key: step.value for step in reversed(measured.times.graphs.applied)}
     for job in reversed(jobs):
         tasks = JobState.of(job.progress).tasks
         found |= {task.key: task.nodes for task in tasks if task.nodes}

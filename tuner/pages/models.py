@@ -8,13 +8,12 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
 from tunefarm import compiler
 from tunefarm.compiler.errors import PlanError
-from tunefarm.compiler.plan.choices.program_steps import ProgramStep
 from tunefarm.compiler.plan.decisions.graph_plan import (
     DEFAULT_PLAN,
     PLAIN,
@@ -30,13 +29,10 @@ from tunefarm.db.store import Store
 from tunefarm.measure.measurement import is_unchanged
 from tunefarm.tuner.building.recorded_plan import BY_GRAPH
 from tunefarm.tuner.pages.contents import Contents
-from tunefarm.tuner.pages.kernels import Kernel
-from tunefarm.tuner.pages.model_graph import colours_of, drawing_of, legend_of
 from tunefarm.tuner.records.graph_choice import GraphChoice
 from tunefarm.tuner.records.model_latencies import (
     EngineTime,
     MeasuredModel,
-    ModelStep,
     ModelTimes,
     Ratio,
 )
@@ -138,28 +134,10 @@ def _gain_class(choice: GraphChoice) -> str:
     return gain_class(1.0 / high, 1.0 / low)
 
 
-def graph_of(group: Sequence[MeasuredModel], steps: Sequence[ModelStep]) -> tuple[ProgramStep, ...]:
-    """What the newest record of a model that knows it says of these steps' graph."""
-    for found in group:
-        if found.times.graphs is not None and found.times.graphs.is_of(steps):
-            return found.times.graphs.applied
-    return ()
-
-
-def _aligned(
-    steps: Sequence[ModelStep], graph: Sequence[ProgramStep]
-) -> tuple[ProgramStep | None, ...]:
-    """What the graph knows of each step; nothing of copies."""
-    known = iter(graph)
-    return tuple(next(known) if step.key else None for step in steps)
-
-
-MOST_DRAWN = 6
-"""Graphs that are drawn, of the newest models; `--full` draws all."""
 _STATES = {"lost": "lost: its process is gone, what it recorded is kept"}
 
 
-def models_of(contents: Contents, kernels: Sequence[Kernel]) -> list[dict[str, Any]]:
+def models_of(contents: Contents) -> list[dict[str, Any]]:
     """A section for each model under each target and thread count, the newest first."""
     groups: dict[tuple[str, str, int, str], list[MeasuredModel]] = {}
     for found in contents.models:
@@ -167,15 +145,7 @@ def models_of(contents: Contents, kernels: Sequence[Kernel]) -> list[dict[str, A
         shared = record.model_hash, record.target, record.threads, record.numerics
         groups.setdefault(shared, []).append(found)
     sections = []
-    left = len(groups) if contents.options.full else MOST_DRAWN
     for (_, target, threads, numerics), group in groups.items():
-        anchors = {
-            kernel.key.workload: kernel.anchor
-            for kernel in kernels
-            if (kernel.key.target, kernel.key.threads) == (target, threads)
-        }
-        drawings = _drawings(group, anchors, left)
-        left -= drawings["drawing"] is not None
         sections.append(
             {
                 "name": group[0].record.model_name,
@@ -186,7 +156,6 @@ def models_of(contents: Contents, kernels: Sequence[Kernel]) -> list[dict[str, A
                 "engines": _engines(group),
                 "bench": _bench_command(contents, group[0]),
                 "plan": plan_of(group[0].record, contents.plans),
-                **drawings,
             }
         )
     return sections
@@ -269,30 +238,6 @@ def _engine(engine: EngineTime) -> dict[str, str]:
         "error": error,
         "class": "ours" if is_ours else "same" if over.low <= 1 <= over.high else "",
     }
-
-
-def _drawings(
-    group: Sequence[MeasuredModel], anchors: Mapping[str, str], left: int
-) -> dict[str, Any]:
-    """The newest run with steps, and how much of the model's time they are; `left` drawings are
-    allowed."""
-    for found in group if left > 0 else ():
-        steps = found.times.steps
-        if not steps:
-            continue
-        spent = math.fsum(step.seconds or 0.0 for step in steps)
-        graph = graph_of(group, steps)
-        known = _aligned(steps, graph) if graph else ()
-        layouts = [step.layout for step in graph]
-        colours = colours_of(layouts)
-        return {
-            "drawing": drawing_of(steps, anchors, known, colours),
-            "legend": legend_of(layouts, colours),
-            "steps": len(steps),
-            "steps_seconds": format_seconds(spent) if spent else "",
-            "steps_of": format_time(found.record.created),
-        }
-    return {"drawing": None}
 
 
 def jobs_of(contents: Contents) -> list[dict[str, Any]]:

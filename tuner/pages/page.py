@@ -62,7 +62,7 @@ def parts_of(store: Store, options: PageOptions) -> dict[str, Any]:
         "name": contents.name,
         "headline": _headline_of(contents),
         "jobs": jobs_of(contents),
-        "models": models_of(contents, kernels),
+        "models": models_of(contents),
         "kernels": rows_of(kernels),
         "details": {k.anchor: details_of(k, roofs.get(k.anchor), contents.name) for k in kernels},
         "left_out": contents.left_out,
@@ -73,17 +73,13 @@ def parts_of(store: Store, options: PageOptions) -> dict[str, Any]:
 
 def json_of(parts: Mapping[str, Any]) -> dict[str, Any]:
     """The parts as JSON values, without drawings."""
-    models = [
-        {name: value for name, value in model.items() if name != "drawing"}
-        for model in parts["models"]
-    ]
     kernels = [{**row, "details": parts["details"][row["anchor"]]} for row in parts["kernels"]]
     headline = parts["headline"]
     if headline is not None:
         headline = {name: value for name, value in headline.items() if name != "curve"}
-    named = ("name", "jobs", "plans", "sizes", "left_out")
+    named = ("name", "jobs", "models", "plans", "sizes", "left_out")
     shown = {name: parts[name] for name in named}
-    return dict(visible(shown | {"headline": headline, "models": models, "kernels": kernels}))
+    return dict(visible(shown | {"headline": headline, "kernels": kernels}))
 
 
 def html_of(parts: Mapping[str, Any]) -> str:

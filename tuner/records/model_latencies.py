@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from tunefarm import compiler
-from tunefarm.compiler.plan.choices.program_steps import ProgramStep
 from tunefarm.compiler.target import Target
 from tunefarm.configs.json_values import (
     Count,
@@ -31,65 +30,6 @@ from tunefarm.db import model_queries
 from tunefarm.db.records import LatencyPurpose, LatencyRecord, TargetRecord
 from tunefarm.db.store import Store
 from tunefarm.measure.measurement import is_unchanged
-
-# A model's graph as a job records it: its steps as the rules have them, and under its plan.
-
-MOST_STEPS = 20_000
-MOST_OPERATORS = 200
-"""Of a step that is recorded; the rest is left out."""
-_MOST_CHARACTERS = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class ModelGraphs:
-    """The steps by the rules, and those of the plan that is applied; nothing where none is."""
-
-    rules: tuple[ProgramStep, ...]
-    planned: tuple[ProgramStep, ...] = ()
-
-    @property
-    def applied(self) -> tuple[ProgramStep, ...]:
-        """The steps that a build has."""
-        return self.planned or self.rules
-
-    def is_of(self, steps: Sequence[ModelStep]) -> bool:
-        """Whether these are the applied steps, but for copies of memory."""
-        return [step.key for step in steps if step.key] == [step.key for step in self.applied]
-
-    def to_json(self) -> dict[str, Any]:
-        """The graphs as JSON values."""
-        return {"rules": _to_json(self.rules), "planned": _to_json(self.planned)}
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> ModelGraphs:
-        """The inverse of `to_json`. Raises ValueError or KeyError on any other JSON."""
-        rows = {name: named_rows(ProgramStep, data[name]) for name in ("rules", "planned")}
-        found = from_json(ModelGraphs, rows)
-        for steps in (found.rules, found.planned):
-            require_order([step.reads for step in steps])
-        return found
-
-
-def _to_json(steps: Sequence[ProgramStep]) -> list[Any]:
-    return [
-        [
-            step.name[:_MOST_CHARACTERS],
-            step.key,
-            step.value[:_MOST_CHARACTERS],
-            list(step.operators[:MOST_OPERATORS]),
-            step.layout,
-            list(step.reads),
-        ]
-        for step in steps[:MOST_STEPS]
-    ]
-
-
-def require_order(reads: Sequence[Sequence[int]]) -> None:
-    """Raise ValueError unless every step reads from earlier ones alone."""
-    for number, sources in enumerate(reads):
-        if any(not 0 <= source < number for source in sources):
-            raise ValueError(f"step {number} reads what is not written yet")
-
 
 FORM = 1
 """Of the JSON; another one is not read."""
@@ -111,13 +51,12 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class ModelStep:
-    """One step of a model, in order: the kernel's name, its workload key ("" of a copy of memory),
-    its median seconds (None if it was not profiled) and the numbers of the steps it reads from."""
+    """One step of a model, in order: the kernel's name, its workload key ("" of a copy of memory)
+    and its median seconds (None if it was not profiled)."""
 
     name: str
     key: str
     seconds: Number | None
-    reads: tuple[Count, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +112,7 @@ class ModelTimes:
     newer schedules took over the untuned ones where they lost and were not kept. `claimed` and
     `confirmed` are the sums over all kernels of what a search expected and what its finalists came
     to. `sizes` are those of the symbols of a model whose sizes are open. `kernels` are by workload
-    key; `llvm` is the version of LLVM that made the code. `graphs` say how the steps' results lie.
+    key; `llvm` is the version of LLVM that made the code.
     """
 
     tuned: Positive
@@ -189,15 +128,11 @@ class ModelTimes:
     kernels: Mapping[str, AppliedKernel] = field(default_factory=dict)
     engines: tuple[EngineTime, ...] = ()
     roof: MachineRoof | None = None
-    graphs: ModelGraphs | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The times as a JSON value."""
-        steps = [[step.name, step.key, step.seconds, list(step.reads)] for step in self.steps]
-        graphs = None if self.graphs is None else self.graphs.to_json()
-        return {"form": FORM, **to_json(replace(self, steps=(), graphs=None)), "steps": steps} | {
-            "graphs": graphs
-        }
+        steps = [[step.name, step.key, step.seconds] for step in self.steps]
+        return {"form": FORM, **to_json(replace(self, steps=())), "steps": steps}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> ModelTimes:
@@ -205,17 +140,16 @@ class ModelTimes:
         try:
             if data["form"] != FORM:
                 raise ValueError(f"a form {data['form']!r} of latencies is not known")
-            graphs = None if data.get("graphs") is None else ModelGraphs.from_json(data["graphs"])
-            steps = named_rows(ModelStep, data["steps"])
+            # Earlier versions added what a step reads, and the graph that the steps are of.
+            steps = named_rows(ModelStep, [step[:3] for step in data["steps"]])
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no latency of a model: {type(error).__name__}") from error
-        found = from_json(ModelTimes, {**data, "steps": steps, "graphs": None})
+        found = from_json(ModelTimes, {**data, "steps": steps})
         ratios = (found.over_untuned, found.refused, *(e.over_ours for e in found.engines))
         for ratio in ratios:
             if ratio is not None and not ratio.low <= ratio.ratio <= ratio.high:
                 raise ValueError(f"{ratio} is not within its interval")
-        require_order([step.reads for step in found.steps])
-        return replace(found, graphs=graphs)
+        return found
 
 
 class MeasuredModel(NamedTuple):

@@ -68,19 +68,6 @@ def unknown_value(decision: Decision, value: str, known: Iterable[str]) -> PlanE
     )
 
 
-def plain_name(name: str) -> str:
-    """The value that a name is a form of."""
-    return (name, *_formed_from(name))[-1]
-
-
-def is_blocked(name: str) -> bool:
-    """Whether the name is that of a value's blocked form."""
-    return any(
-        (found := _FORM.search(form)) is not None and found[1] == "blocked"
-        for form in (name, *_formed_from(name))
-    )
-
-
 def _formed_from(name: str) -> tuple[str, ...]:
     """What a value of this name may be a form of, the nearest first."""
     found: list[str] = []

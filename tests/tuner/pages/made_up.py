@@ -10,7 +10,6 @@ from dataclasses import replace
 from tests.tuner.fleet import record_kernel
 from tests.tuner.synthetic import matmul_kernel
 from tunefarm.compiler import VERSION
-from tunefarm.compiler.plan.choices.program_steps import ProgramStep
 from tunefarm.compiler.plan.decisions.graph_plan import Chain, GraphPlan, Layout
 from tunefarm.compiler.schedule.spaces import default_schedule
 from tunefarm.compiler.target import host_target
@@ -31,7 +30,6 @@ from tunefarm.tuner.records.model_latencies import (
     AppliedKernel,
     EngineTime,
     MachineRoof,
-    ModelGraphs,
     ModelStep,
     ModelTimes,
     Ratio,
@@ -170,43 +168,6 @@ def _pair(
     )
 
 
-def residual_steps(keys: Sequence[str], blocks: int) -> tuple[ModelStep, ...]:
-    """The steps of a network of residual blocks, every third one with a branch of its own."""
-    steps = [ModelStep("conv_relu", keys[0], 4e-4)]
-    for block in range(blocks):
-        before = len(steps) - 1
-        name = keys[(1 + block) % len(keys)]
-        steps.append(ModelStep("conv_relu", name, 1e-4 * (1 + block % 5), (before,)))
-        steps.append(ModelStep("conv", name, 2e-4 / (1 + block), (before + 1,)))
-        sources = [before, before + 2]
-        if block % 3 == 2:
-            steps.append(ModelStep("conv_add", keys[block % len(keys)], 3e-5, (before,)))
-            sources = [before + 2, before + 3]
-        steps.append(ModelStep("add_relu", keys[-1], 1e-5, tuple(sources)))
-    return tuple(steps)
-
-
-def graphs_of_steps(steps: Sequence[ModelStep]) -> ModelGraphs:
-    """These steps under a plan with a chain in NHWC; by the rules each is converted to NCHW16c and
-    nothing is chained."""
-    planned: list[ProgramStep] = []
-    rules: list[ProgramStep] = []
-    for number, step in enumerate(steps):
-        is_chain = number == 5
-        operators = ("conv", "relu", "conv") if is_chain else ("conv", "relu")
-        layout = "NHWC" if number < 40 else "plain"
-        planned.append(
-            ProgramStep(step.name, step.key, f"v{number}", operators, layout, step.reads)
-        )
-        reads = tuple(2 * read + 1 for read in step.reads)
-        before = ProgramStep("to_blocked", "ab" * 8, f"x{number}", ("to_blocked",), "plain", reads)
-        after = (2 * number,)
-        rules.append(before)
-        operators = ("conv", "relu")
-        rules.append(ProgramStep("conv_relu", step.key, f"v{number}", operators, "NCHW16c", after))
-    return ModelGraphs(tuple(rules), tuple(planned))
-
-
 def graph_plan(latency: LatencyRecord, first: str = "v0") -> PlanRecord:
     """What the graph of a measured model decides, from the value `first` on."""
     layouts = (Layout(first, 24), *(Layout(f"v{number}", 24) for number in range(1, 40)))
@@ -244,7 +205,7 @@ def _latency(keys: Sequence[TaskKey], name: str, job: str, draw: random.Random) 
         over_untuned=Ratio(0.5, 0.48, 0.52),
         claimed=1.9e-3,
         confirmed=2.0e-3,
-        steps=residual_steps(workloads, 24),
+        steps=tuple(ModelStep("conv_relu", key, 1e-4) for key in workloads),
         kernels={
             key: AppliedKernel("matmul", 1, "tuned", "0" * 16, 1e-3, 8192) for key in workloads
         },
@@ -254,7 +215,6 @@ def _latency(keys: Sequence[TaskKey], name: str, job: str, draw: random.Random) 
         ),
         roof=MachineRoof(1e11, 2e10),
     )
-    times = replace(times, graphs=graphs_of_steps(times.steps))
     key = keys[0]
     return LatencyRecord(
         id=f"{name}-{draw.random()}",

@@ -81,43 +81,6 @@ def test_a_kernel_opens_with_its_plots_and_failures(browser: Browser, page: Path
     assert browser.value(points) > 100
 
 
-def test_a_box_of_the_graph_leads_to_its_kernel(browser: Browser, page: Path) -> None:
-    browser.open(page)
-    link = "[...document.querySelectorAll('.graph a[href]')].at(-1)"
-    wanted = browser.value(f"{link}.getAttribute('href').slice(1)")
-    browser.value(
-        f"{link}.dispatchEvent(new MouseEvent('click', {{bubbles: true, cancelable: true}}))"
-    )
-    browser.wait(COMPLETE.format(wanted))
-    assert browser.value("document.querySelectorAll('.graph path').length") > 60
-
-
-def test_the_graph_is_coloured_by_time_and_by_layout(browser: Browser, page: Path) -> None:
-    browser.open(page)
-    section = (
-        "[...document.querySelectorAll('.model')].find((one) => one.querySelector('.layouts'))"
-    )
-    shown = f"[...{section}.querySelectorAll('.graph')].filter((one) => one.checkVisibility())"
-    colours = (
-        f"[...new Set({shown}.flatMap((one) => [...one.querySelectorAll('rect')])"
-        ".map((one) => getComputedStyle(one).fill))].length"
-    )
-    texts = (
-        f"[...{shown}[0].querySelectorAll('text')].filter((one) => one.checkVisibility())"
-        ".map((one) => one.textContent)"
-    )
-    press = (
-        f"[...{section}.querySelectorAll('.view > label')].find((one) => one.innerText == '{{}}')"
-    )
-    assert browser.value(f"{shown}.length") == 1
-    assert browser.value(colours) > 2  # shades of time
-    assert "NHWC" not in browser.value(texts)
-    browser.value(press.format("layout") + ".click()")
-    assert browser.value(colours) == 2
-    assert {"NHWC", "plain"} <= set(browser.value(texts))
-    assert browser.value(f"{section}.querySelector('.layouts').checkVisibility()")
-
-
 def test_the_table_is_searched_and_sorted(browser: Browser, page: Path) -> None:
     browser.open(page)
     rows = "[...document.querySelectorAll('#kernel-table tbody tr')].filter((row) => !row.hidden)"

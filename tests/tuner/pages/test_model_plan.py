@@ -1,4 +1,4 @@
-"""A model's section tells its plan, and how values lie."""
+"""A model's section tells its plan."""
 
 from __future__ import annotations
 
@@ -12,38 +12,19 @@ from tests.db.examples import latency
 from tests.tuner.pages.made_up import graph_plan
 from tests.tuner.pages.parsed import parsed
 from tests.tuner.records.test_model_latencies import TIMES
-from tunefarm.compiler.plan.choices.program_steps import ProgramStep
 from tunefarm.compiler.plan.decisions.graph_plan import Chain, GraphPlan, Layout
 from tunefarm.db.records import LatencyRecord
 from tunefarm.db.store import Store
 from tunefarm.tuner.pages.contents import PageOptions
-from tunefarm.tuner.pages.model_graph import COLOURS, NONE, colours_of
 from tunefarm.tuner.pages.page import html_of, json_of, page_of, parts_of
 from tunefarm.tuner.records.graph_choice import GraphChoice
 from tunefarm.tuner.records.model_latencies import (
     EngineTime,
-    ModelGraphs,
-    ModelStep,
     ModelTimes,
     Ratio,
 )
 
 pytestmark = pytest.mark.usefixtures("populated")
-
-
-def step(name: str, key: str, layout: str, *reads: int, value: str = "v") -> ProgramStep:
-    return ProgramStep(name, key, value, tuple(name.split("_and_")), layout, reads)
-
-
-STEPS = (ModelStep("conv_and_conv", "k1", 3e-4), ModelStep("copy", "", 1e-5, (0,)))
-RULES = (step("conv", "k2", "NCHW16c"), step("conv", "k3", "plain", 0))
-GRAPHS = ModelGraphs(RULES, (step("conv_and_conv", "k1", "NHWC", value="v9"),))
-PLANNED = replace(TIMES, steps=STEPS, graphs=GRAPHS)
-BY_RULES = replace(
-    TIMES,
-    steps=(ModelStep("conv", "k2", 2e-4), ModelStep("conv", "k3", 1e-4, (0,))),
-    graphs=ModelGraphs(RULES),
-)
 
 
 def kept(store: Store, times: ModelTimes, number: int = 1) -> LatencyRecord:
@@ -58,11 +39,9 @@ def section(store: Store, *, full: bool = False) -> dict[str, Any]:
 
 
 def test_a_plan_is_told_with_what_it_gains(store: Store) -> None:
-    store.add([graph_plan(kept(store, PLANNED))])
+    store.add([graph_plan(kept(store, TIMES))])
     model = section(store)
     assert model["plan"]["notes"] == ["NHWC from v0 to v39: 8 % faster than the rules, confirmed"]
-    assert [box.layout for box in model["drawing"].boxes] == ["NHWC", ""]
-    assert model["drawing"].boxes[1].colour == NONE  # a copy of memory
     told = "".join(parsed(html_of(parts_of(store, PageOptions()))).texts)
     for text in (
         "1.08x as fast as the default plan (95 % interval 1.06x to 1.10x)",
@@ -85,37 +64,14 @@ def test_plans_that_gain_nothing_are_not_shown_as_gains(
     bounds: tuple[float, float], kind: str, store: Store
 ) -> None:
     """They may be there for the memory that they need."""
-    plan = graph_plan(kept(store, PLANNED))
+    plan = graph_plan(kept(store, TIMES))
     changed = {**plan.plan, "speedup": sum(bounds) / 2, "low": bounds[0], "high": bounds[1]}
     store.add([replace(plan, plan=changed)])
     assert section(store)["plan"]["gain_class"] == kind
 
 
-def test_layouts_by_the_rules_are_drawn_alone(store: Store) -> None:
-    kept(store, BY_RULES)
-    model = section(store)
-    assert model["plan"] is None
-    assert [(item["layout"], item["steps"]) for item in model["legend"]] == [
-        ("NCHW16c", 1),
-        ("plain", 1),
-    ]
-
-
-def test_a_later_run_of_the_same_steps_has_their_layouts(store: Store) -> None:
-    kept(store, PLANNED, 1)
-    kept(store, replace(PLANNED, graphs=None), 2)
-    assert section(store)["drawing"].boxes[0].layout == "NHWC"
-
-
-def test_records_from_before_graphs_were_kept_are_drawn_by_time(store: Store) -> None:
-    kept(store, replace(PLANNED, graphs=None))
-    model = section(store)
-    assert model["drawing"].boxes[0].layout == "" and not model["legend"]
-    assert "layouts of results" not in html_of(parts_of(store, PageOptions()))
-
-
 def test_a_plan_of_another_compiler_or_none_at_all_is_said(store: Store) -> None:
-    plan = graph_plan(kept(store, BY_RULES))
+    plan = graph_plan(kept(store, TIMES))
     store.add([replace(plan, compiler_version="0")])
     assert section(store)["plan"]["version"] == "0"
     rules = GraphChoice().to_json()
@@ -126,15 +82,9 @@ def test_a_plan_of_another_compiler_or_none_at_all_is_said(store: Store) -> None
     assert section(store)["plan"]["summary"].startswith("The default plan")
 
 
-def test_layouts_keep_their_colours() -> None:
-    many = [f"NCHW{block}c" for block in range(20, 60)]
-    assert colours_of(["NCHW24c", "plain"])["NCHW16c"] == colours_of([])["NCHW16c"]
-    assert set(colours_of(many).values()) == {f"l{number}" for number in range(COLOURS)}
-
-
 def test_a_plan_says_what_it_does_without_node_names(store: Store) -> None:
     decided = GraphPlan((Layout("stem", 16), Layout("pool", 0), Chain("head")))
-    plan = graph_plan(kept(store, PLANNED))
+    plan = graph_plan(kept(store, TIMES))
     store.add([replace(plan, plan=GraphChoice(decided, "names", 1.08, 1.06, 1.1).to_json())])
     does = section(store)["plan"]["does"]
     assert does == (
@@ -148,15 +98,15 @@ def test_a_plan_says_what_it_does_without_node_names(store: Store) -> None:
 @pytest.mark.parametrize(("count", "text"), [(1, ">1 decision<"), (2, ">2 decisions<")])
 def test_decisions_are_counted_in_words(count: int, text: str, store: Store) -> None:
     choice = GraphChoice(GraphPlan(tuple(Chain(f"v{n}") for n in range(count))))
-    store.add([replace(graph_plan(kept(store, PLANNED)), plan=choice.to_json())])
+    store.add([replace(graph_plan(kept(store, TIMES)), plan=choice.to_json())])
     page = page_of(store)
     assert text in page and "Not confirmed with the whole model" in page
 
 
 def test_engines_are_compared_or_the_command_is_named(store: Store) -> None:
-    kept(store, replace(PLANNED, engines=()))
+    kept(store, replace(TIMES, engines=()))
     assert f"tune bench --model {section(store)['name']} --db" in page_of(store)
     engine = EngineTime("onnxruntime", "f32", 3.3e-3, Ratio(1.57, 1.5, 1.64))
-    kept(store, replace(PLANNED, engines=(engine,)), 2)
+    kept(store, replace(TIMES, engines=(engine,)), 2)
     page = page_of(store)
     assert "1.57 (1.50 to 1.64)" in page and "tune bench --model" not in page

@@ -13,13 +13,12 @@ from tests.db.examples import KEY, TARGET, failed, latency, populate, trial
 from tests.tuner.pages.made_up import graph_plan
 from tests.tuner.pages.parsed import EVIL, details, parsed
 from tests.tuner.records.test_model_latencies import TIMES
-from tunefarm.compiler.plan.choices.program_steps import ProgramStep
 from tunefarm.configs.errors import DatabaseError
 from tunefarm.db.records import BestRecord, TaskKey, WorkloadRecord
 from tunefarm.db.store import Store
 from tunefarm.tuner.pages.contents import PageOptions
 from tunefarm.tuner.pages.page import json_of, page_of, parts_of
-from tunefarm.tuner.records.model_latencies import EngineTime, ModelGraphs, ModelStep, Ratio
+from tunefarm.tuner.records.model_latencies import EngineTime, ModelStep, Ratio
 
 
 @pytest.fixture
@@ -37,9 +36,7 @@ def test_every_name_of_the_database_is_escaped(store: Store) -> None:
     store.add([trial(n, 1.0 / n, key=key, sketch=EVIL) for n in (1, 2)])
     store.add([trial(3, None, key=key, samples=(), status="crashed", error=EVIL)])
     engine = EngineTime(EVIL, EVIL, 1.0, Ratio(1.0, 0.9, 1.1), EVIL)
-    graph = (ProgramStep(EVIL, EVIL, f"{EVIL}_merged", (EVIL,), EVIL, ()),)
     times = replace(TIMES, steps=(ModelStep(EVIL, EVIL, 1.0),), llvm=EVIL, engines=(engine,))
-    times = replace(times, graphs=ModelGraphs((), graph))
     names = {"model_name": EVIL, "numerics": EVIL[:60], "machine": {"cpu": EVIL}}
     measured = latency(1, target=key.target, measured=times.to_json(), **names)
     store.add([measured])
@@ -63,7 +60,7 @@ def test_values_for_scripts_are_the_same_and_harmless(store: Store) -> None:
     assert "\u202e" not in text
 
 
-def test_the_page_has_jobs_kernels_and_a_drawing(store: Store) -> None:
+def test_the_page_has_jobs_and_kernels(store: Store) -> None:
     store.add([WorkloadRecord(KEY.workload, "conv_relu", {})])
     store.add([TARGET])
     store.start_job("resnet.onnx", "hash", {})

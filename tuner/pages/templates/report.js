@@ -64,20 +64,6 @@ function search(text) {
   document.getElementById("found").textContent = `${shown} kernels`;
 }
 
-// Graphs: what a step reads and who reads it stand out while the pointer is on it.
-
-function litUp(graph) {
-  const light = (event, on) => {
-    const box = event.target.closest("a");
-    if (!box) return;
-    for (const path of graph.querySelectorAll("path")) {
-      if (path.dataset.a === box.dataset.n || path.dataset.b === box.dataset.n) path.classList.toggle("on", on);
-    }
-  };
-  graph.addEventListener("pointerover", (event) => light(event, true));
-  graph.addEventListener("pointerout", (event) => light(event, false));
-}
-
 // Plots: figures of Bokeh that are filled with a kernel's data; its script starts with the first.
 
 let bokeh = null;
@@ -209,7 +195,6 @@ function follow() {
 }
 
 document.querySelectorAll("table.sortable").forEach(makeSortable);
-document.querySelectorAll(".graph svg").forEach(litUp);
 document.getElementById("search").addEventListener("input", (event) => search(event.target.value));
 window.addEventListener("hashchange", follow);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", follow); // plots have colours of their own
