@@ -17,7 +17,7 @@ import numpy as np
 
 from tunefarm import compiler
 from tunefarm.compiler.errors import InputError, TunefarmError
-from tunefarm.compiler.runtime.artefact.array_files import as_stored, read_array, write_outputs
+from tunefarm.compiler.runtime.artefact.array_files import read_input, write_outputs
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.spec.ports import AnyArray
 from tunefarm.compiler.types.sizes import Size
@@ -42,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("artefact", metavar="FILE", help="Built model.")
     parser.add_argument(
         "--input",
-        metavar="NAME=FILE.npy",
+        metavar="NAME=VALUE|FILE.npy",
         action="append",
         default=[],
         type=_named,
@@ -55,9 +55,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _named(text: str) -> tuple[str, str]:
-    name, equals, value = text.rpartition("=")
+    name, equals, value = text.partition("=")
     if not equals or not name or not value:
-        raise argparse.ArgumentTypeError(f"{text}: give it as NAME=FILE.npy")
+        raise argparse.ArgumentTypeError(f"{text}: give it as NAME=16000, or NAME=FILE.npy")
     return name, value
 
 
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> None:
         raise InputError(f"--threads {options.threads}: it must be 1 or more")
     executable = compiler.load(options.artefact, options.threads)
     types = executable.inputs
-    inputs = {name: as_stored(types.get(name), read_array(path)) for name, path in options.input}
+    inputs = {name: read_input(text, types.get(name)) for name, text in options.input}
     inputs |= zeros(executable, inputs)
     outputs = plain(executable.run(inputs))
     samples = []

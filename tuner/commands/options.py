@@ -17,6 +17,7 @@ from tunefarm.tuner.calibration.options import PrecisionOptions
 from tunefarm.tuner.commands.completion import stage_values, target_values
 
 DETERMINISTIC = "deterministic"
+INPUT_FORM = "NAME=16000, or NAME=FILE.npy"
 PANELS = ("Model", "Search", "Precision", "Target", "Output", "Advanced", "Options")
 """The parts of a command's options in its help, in this order; the last has all others."""
 _PRECISIONS = "strict|default|deterministic|int8-activations|bf16|fp16|int8|auto"
@@ -204,13 +205,20 @@ def named_values(values: Iterable[str] | None, option: str, form: str) -> dict[s
     """`NAME=VALUE` options by name."""
     result: dict[str, str] = {}
     for text in values or ():
-        name, equals, value = text.rpartition("=")
+        name, equals, value = text.partition("=")
         if not equals or not name or not value:
             raise UsageError(f"{option} {text}: give it as {form}")
         if name in result:
             raise UsageError(f"{option} {name} is given twice")
         result[name] = value
     return result
+
+
+def files_of(values: Mapping[str, str]) -> list[str]:
+    """The files among the values of `--input` options."""
+    from tunefarm.compiler.runtime.artefact.array_files import json_array
+
+    return [text for text in values.values() if json_array(text) is None]
 
 
 def _memory_bytes(text: str | None) -> int | None:
@@ -281,7 +289,7 @@ def shapes_of(values: Iterable[str] | None, inputs: Iterable[str] | None = None)
 def _fixed_inputs(values: Iterable[str] | None) -> dict[str, FixedInput]:
     """`--input` options: numbers as JSON has them, or files of arrays."""
     found = {}
-    for name, text in named_values(values, "--input", "NAME=16000, or NAME=FILE.npy").items():
+    for name, text in named_values(values, "--input", INPUT_FORM).items():
         try:
             value: object = _read_array(text) if text.endswith(".npy") else json.loads(text)
             fixed = FixedInput.of(value)

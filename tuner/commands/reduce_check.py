@@ -34,7 +34,7 @@ from tunefarm.compiler.frontend.model_parts import (
 from tunefarm.compiler.frontend.symbol_names import expression_size
 from tunefarm.compiler.graph.evaluate_graph import evaluate_graph
 from tunefarm.compiler.plan.optimise import optimise_for
-from tunefarm.compiler.runtime.artefact.array_files import as_stored, write_outputs
+from tunefarm.compiler.runtime.artefact.array_files import as_stored, read_input, write_outputs
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.target import host_target
 from tunefarm.compiler.types.dtypes import DType
@@ -129,7 +129,7 @@ class Check:
         for port in ports:
             if port.name not in given:
                 if port.dtype is None or port.shape is None:
-                    hint = f"--input {port.name}=FILE.npy"
+                    hint = f"--input {port.name}=VALUE, or {port.name}=FILE.npy"
                     raise InputError(f"no value can be drawn for input {port.name!r}", hint=hint)
                 types[port.name] = TensorType(port.dtype, self._drawn_shape(port))
         drawn = seeded_inputs(types)
@@ -182,9 +182,14 @@ class ReduceRole:
         files = (model, str(fields["inputs"]))
         try:
             if fields["action"] == "draw":
-                given = {name: np.load(path) for name, path in fields["given"].items()}
-                given |= _read(fields["inputs"], declared_model(model).inputs)
-                inputs = check.draw(declared_model(model).inputs, given)
+                ports = list(declared_model(model).inputs)
+                types = {
+                    port.name: TensorType(port.dtype, (1,) * len(port.shape))
+                    for port in ports
+                    if port.dtype is not None and port.shape is not None
+                }
+                given = {n: read_input(text, types.get(n)) for n, text in fields["given"].items()}
+                inputs = check.draw(ports, given | _read(fields["inputs"], ports))
                 write_outputs(inputs, str(self._folder / INPUTS))
                 return _reply(PASSES)
             inputs = _read(files[1], declared_model(model).inputs)

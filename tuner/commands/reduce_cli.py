@@ -15,12 +15,14 @@ from tunefarm.compiler.types.numerics import Numerics
 from tunefarm.tuner.commands.command_files import check_files
 from tunefarm.tuner.commands.command_line import show
 from tunefarm.tuner.commands.options import (
+    INPUT_FORM,
     FunctionsOption,
     JsonOption,
     ShapeOption,
     ThreadsOption,
     UsageError,
     argument,
+    files_of,
     named_values,
     option,
     shapes_of,
@@ -49,7 +51,7 @@ def reduce(
     input: Annotated[
         list[str] | None,
         option(
-            "--input NAME=FILE.npy|FILE.npz",
+            "--input NAME=VALUE|NAME=FILE.npy|FILE.npz",
             "An input, or several of them (repeatable); others are random.",
         ),
     ] = None,
@@ -84,18 +86,18 @@ def reduce(
     if len(archives) > 1:
         raise UsageError(f"--input {archives[1]}: give one .npz file")
     single = [text for text in input or () if text not in archives]
-    files = named_values(single, "--input", "NAME=FILE.npy, or FILE.npz")
+    given = named_values(single, "--input", f"{INPUT_FORM}, or FILE.npz")
     from tunefarm.tuner.commands.reduce_check import Check
     from tunefarm.tuner.commands.reduce_model import ReduceRequest, default_outputs, reduce_model
 
     outputs = default_outputs(model, output)
-    check_files(writes=[*outputs, json], reads=[*archives, *files.values()], model=model)
+    check_files(writes=[*outputs, json], reads=[*archives, *files_of(given)], model=model)
     request = ReduceRequest(
         model,
         Check(check, tolerance, threads or 1, numerics, db, shapes_to_json(shapes)),
         *outputs,
         arrays=archives[0] if archives else "",
-        files=files,
+        given=given,
         seconds=seconds,
     )
     found = reduce_model(request, lambda text: print(text, file=sys.stderr))

@@ -72,8 +72,8 @@ class Reduced:
 class ReduceRequest:
     """A model that fails `check`; the smallest part of it goes to `output` and `inputs_output`.
 
-    `arrays` is an .npz file with inputs or "", `files` has .npy files of inputs by name; others are
-    random. A check may take `seconds`.
+    `arrays` is an .npz file with inputs or "", `given` has inputs as `read_input` reads them;
+    others are random. A check may take `seconds`.
     """
 
     model: str
@@ -81,7 +81,7 @@ class ReduceRequest:
     output: str
     inputs_output: str
     arrays: str = ""
-    files: Mapping[str, str] | None = None
+    given: Mapping[str, str] | None = None
     seconds: float = 300.0
 
 
@@ -99,7 +99,7 @@ def reduce_model(request: ReduceRequest, notify: Notify) -> Reduced:
 
 def _reduced(request: ReduceRequest, checker: _Checker, notify: Notify) -> Reduced:
     inputs = str(checker.folder / INPUTS)
-    drawn = checker.ask(request.model, request.arrays, "draw", given=dict(request.files or {}))
+    drawn = checker.ask(request.model, request.arrays, "draw", given=dict(request.given or {}))
     if drawn.kind != "passes":
         raise SettingsError(f"{request.model}: {drawn.text}")
     whole = checker.ask(request.model, inputs)

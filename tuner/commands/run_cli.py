@@ -8,10 +8,12 @@ from tunefarm.compiler.function_modules import load_modules
 from tunefarm.tuner.commands.command_files import check_files
 from tunefarm.tuner.commands.command_line import show
 from tunefarm.tuner.commands.options import (
+    INPUT_FORM,
     FunctionsOption,
     JsonOption,
     ThreadsOption,
     argument,
+    files_of,
     named_values,
     numbers_of,
     option,
@@ -23,7 +25,7 @@ def run(
     artifact: Annotated[str, argument("FILE", "Artifact of tune build.")],
     input: Annotated[
         list[str] | None,
-        option("--input NAME=FILE.npy", "An input (repeatable) [default: random values]."),
+        option("--input NAME=VALUE|FILE.npy", "An input (repeatable) [default: random values]."),
     ] = None,
     output: Annotated[
         str | None, option("--output -o FILE.npz", "Write the outputs to this file.")
@@ -51,15 +53,15 @@ def run(
     """Run a compiled model and time it."""
     load_modules(functions or ())
     shapes = numbers_of(shape)
-    files = named_values(input, "--input", "NAME=FILE.npy")
-    check_files(writes=[output, json], reads=[artifact, *files.values()])
+    given = named_values(input, "--input", INPUT_FORM)
+    check_files(writes=[output, json], reads=[artifact, *files_of(given)])
     from tunefarm import compiler
     from tunefarm.compiler.runtime.artefact.array_files import write_outputs
     from tunefarm.tuner.commands.run_model import run_model, run_parts
 
     executable = compiler.load(artifact, threads, fallback=fallback)
     outputs, result = run_model(
-        executable, files, shapes=shapes, repeat=repeat, seed=seed, profile=profile
+        executable, given, shapes=shapes, repeat=repeat, seed=seed, profile=profile
     )
     if output is not None:
         write_outputs(outputs, output)

@@ -11,7 +11,7 @@ from typing import Any
 from rich.table import Table
 
 from tunefarm.compiler.errors import InputError
-from tunefarm.compiler.runtime.artefact.array_files import as_stored, read_array
+from tunefarm.compiler.runtime.artefact.array_files import read_input
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.execution.profile import KernelTime, Profile
 from tunefarm.compiler.runtime.execution.try_function import require_surviving_run
@@ -66,30 +66,30 @@ class RunResult:
 
 def run_model(
     executable: Executable,
-    files: Mapping[str, str],
+    given: Mapping[str, str],
     *,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     repeat: int | None = None,
     seed: int = 0,
     profile: bool = False,
 ) -> tuple[dict[str, Array], RunResult]:
-    """Run `repeat` times after one warm-up; inputs come from .npy files, the rest is random.
+    """Run `repeat` times after one warm-up.
 
-    Dynamic sizes are those of the files and of `shapes`, which has extents by input, or one by the
-    name of a symbol; the others are in the middle of their bounds. With `profile` every kernel is
-    timed in as many runs of the model. `repeat` defaults to 1, then to 20. Raises InputError for a
-    file that cannot be read or does not fit, and for sizes that the model was not built for;
-    FunctionError for a function that fails or crashes.
+    Inputs are `given` as `read_input` reads them, or random. Dynamic sizes are those of the arrays
+    and of `shapes`, which has extents by input, or one by the name of a symbol; the others are in
+    the middle of their bounds. With `profile` every kernel is timed in as many runs of the model.
+    `repeat` defaults to 1, then to 20. Raises InputError for a file that cannot be read or does not
+    fit, and for sizes that the model was not built for; FunctionError for a function that fails or
+    crashes.
     """
     repeat = repeat or (_PROFILE_REPEAT if profile else 1)
-    read: Mapping[str, Any] = {name: read_array(path) for name, path in files.items()}
+    types = executable.inputs
+    read: Mapping[str, Any] = {n: read_input(text, types.get(n)) for n, text in given.items()}
     if any(port.name in read for port in executable.spec.structure.prefix.ports):
         read = executable.without_strings(read)
     known = {name: array.shape for name, array in read.items()}
     chosen = sizes_of(executable, known, shapes or {})
-    types = executable.inputs
-    given = {name: as_stored(types.get(name), array) for name, array in read.items()}
-    inputs = {**drawn_inputs(executable, seed, chosen), **given}
+    inputs = {**drawn_inputs(executable, seed, chosen), **read}
     require_surviving_run(executable, inputs)
     outputs = plain(executable.run(inputs))
     profiled = executable.profile(inputs, repeat) if profile else None

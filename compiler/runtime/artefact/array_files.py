@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zipfile
 from collections.abc import Mapping
 
@@ -25,6 +26,29 @@ def read_array(path: str) -> Array:
     if not isinstance(loaded, np.ndarray):
         raise InputError(f"{path} holds several arrays, give a .npy file")
     return loaded
+
+
+def json_array(text: str) -> Array | None:
+    """Numbers or strings as JSON has them; None for anything else, such as the name of a file."""
+    try:
+        return np.asarray(json.loads(text))
+    except ValueError:
+        return None
+
+
+def read_input(text: str, type: TensorType | None) -> Array:
+    """What `NAME=TEXT` gives an input of that type: `json_array`, or the array of a .npy file.
+
+    Raises InputError for a file that is none, and for numbers that are none of that type.
+    """
+    array = json_array(text)
+    if array is None or type is None:
+        return as_stored(type, read_array(text) if array is None else array)
+    with np.errstate(all="ignore"):
+        found = array.astype(type.dtype.numpy) if array.dtype.kind in "biuf" else None
+    if found is None or (type.dtype.is_integer and not np.array_equal(found, array)):
+        raise InputError(f"{text} is no value of {type.dtype}")
+    return found.reshape((1,) * len(type.shape)) if found.size == 1 else found
 
 
 def as_stored(type: TensorType | None, array: Array) -> Array:

@@ -122,3 +122,16 @@ def test_drawn_arguments_say_the_sizes_that_they_are_asked_for() -> None:
     assert inputs["count"][1] == 4
     assert [array.shape for array in model.run(inputs).values()] == [(), (4,)]
     assert drawn_inputs(compiler.build(cache_graph()))["past"].shape == (2, 15, 4)
+
+
+def test_inputs_may_be_numbers_in_place_of_files(tmp_path: Path) -> None:
+    model = compiler.build(taken_graph())
+    np.save(tmp_path / "x.npy", np.arange(6, dtype=np.float32))
+    given = {"x": str(tmp_path / "x.npy"), "count": "[0, 4]"}
+    assert [len(array) for array in run_model(model, given)[0].values() if array.ndim] == [4]
+    outputs, _ = run_model(model, given | {"x": "[0, 1, 2, 3, 4, 5]"})
+    np.testing.assert_array_equal(list(outputs.values())[-1], [0, 1, 2, 3])
+    with pytest.raises(InputError, match=r"\[0, 1.5\] is no value of i64"):
+        run_model(model, given | {"count": "[0, 1.5]"})
+    with pytest.raises(InputError, match="cannot read four: No such file"):
+        run_model(model, given | {"count": "four"})
