@@ -1,10 +1,9 @@
 """What a process must not leave behind: temporary folders, and processes that it started.
 
 The owner of a folder holds a lock of a file in it for as long as it lives, so that what a killed
-process left is found and removed by the next one, in whichever container or on whichever machine
-either of them is. Where a file system has no locks, or keeps them from other machines, the name
-says whose the folder is, to processes of its namespace:
-`tunefarm-KIND-NAMESPACE-PROCESS-STARTED-NUMBER`.
+process left is found and removed by the next one, in whichever container of the machine either of
+them is. Folders of other machines, and those from before a reboot, are left to who cleans the disk:
+whether their owner lives cannot be seen by every file system's locks.
 """
 
 from __future__ import annotations
@@ -27,11 +26,6 @@ _SHORT = ("/tmp", "/dev/shm")
 _LOCK = ".owner"
 """In a folder: locked by its owner, with the boot of the owner's machine in it."""
 _UNLOCKABLE = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
-_LOCAL_LOCKS = frozenset(("local_lock=all", "local_lock=flock", "nolock", "localflock"))
-"""Options of mounts (nfs(5), mount.lustre(8)) whose locks other machines do not see."""
-_LOCAL_KINDS = ("fuse", "9p", "virtiofs")
-"""Kinds of file systems that need not pass locks on to other machines."""
-_MOUNTS = Path("/proc/self/mountinfo")  # proc_pid_mountinfo(5)
 _numbers = itertools.count()
 _ends: dict[int, tuple[int, Callable[[], object]]] = {}
 _lock = threading.RLock()  # a signal's handler may leave while its thread holds it
@@ -46,7 +40,7 @@ def make_folder(kind: str, *, most_characters: int | None = None) -> Path:
     """
     remove_folders_of_the_dead()
     _let_go()
-    stem = f"{_PREFIX}{kind}-{_owner(os.getpid())}"
+    stem = f"{_PREFIX}{kind}-{os.getpid():x}"
     root = temporary_root(most_characters, len(stem) + _NUMBER_CHARACTERS)
     while True:
         folder = Path(root, f"{stem}-{next(_numbers)}")
@@ -84,18 +78,9 @@ def temporary_root(most_characters: int | None, below: int) -> str:
 def remove_folders_of_the_dead() -> None:
     """Remove the temporary folders of processes of this user that are gone."""
     for folder in _folders():
-        if folder in _mine:
-            continue
-        try:
-            lock = _take_over(folder)
-        except BlockingIOError:
-            continue  # its owner lives
-        except OSError:
-            if _is_gone_by_name(folder):
-                _remove(folder)
-            continue
-        _remove(folder)
-        os.close(lock)
+        if folder not in _mine and (lock := _take_over(folder)) is not None:
+            _remove(folder)
+            os.close(lock)
 
 
 def on_leaving(end: Callable[[], object]) -> Callable[[], None]:
@@ -137,9 +122,8 @@ def _folders() -> list[Path]:
     """The temporary folders of this user."""
     found = []
     for root in dict.fromkeys((tempfile.gettempdir(), *_SHORT)):
-        for folder in Path(root).glob(f"{_PREFIX}*-*-*-*-*"):
-            with suppress(OSError, ValueError):
-                int(folder.name.split("-")[-3], 16)
+        for folder in Path(root).glob(f"{_PREFIX}*-*-*"):
+            with suppress(OSError):
                 if folder.lstat().st_uid == os.geteuid():
                     found.append(folder)
     return found
@@ -183,53 +167,18 @@ def _hold(folder: Path) -> int | None:
     return lock
 
 
-def _take_over(folder: Path) -> int:
-    """Take over a folder whose owner is gone.
-
-    Raises BlockingIOError if the owner lives, another OSError if the lock does not say so.
-    """
-    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+def _take_over(folder: Path) -> int | None:
+    """The lock of a folder whose owner is gone; None if it lives, or may live."""
     try:
-        boot = os.read(lock, 100).decode(errors="replace")
-        if boot != _boot() and not _are_locks_shared(str(folder.parent)):
-            raise OSError(errno.ENOLCK, "another machine's lock cannot be seen")
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
-        os.close(lock)
-        raise
-    return lock
-
-
-@cache
-def _are_locks_shared(root: str) -> bool:
-    """Whether all machines that have this folder see each other's locks in it."""
-    path, kind, options = os.path.realpath(root), "", set[str]()
-    longest = -1
+        return None
     with suppress(OSError):
-        for line in _MOUNTS.read_text(errors="replace").splitlines():
-            left, _, right = line.partition(" - ")
-            mounted = left.split()[4].encode().decode("unicode_escape")
-            inside = mounted == "/" or path == mounted or path.startswith(f"{mounted}/")
-            if inside and len(mounted) >= longest:
-                longest, kind = len(mounted), right.split()[0]
-                options = {*left.split()[5].split(","), *right.split()[-1].split(",")}
-    return not (kind.startswith(_LOCAL_KINDS) or options & _LOCAL_LOCKS)
-
-
-def _is_gone_by_name(folder: Path) -> bool:
-    """Whether the process that the folder's name tells is of this namespace, and gone."""
-    *_, namespace, process, started, _number = folder.name.split("-")
-    owner = f"{namespace}-{process}-{started}"
-    return namespace == _namespace() and _owner(int(process, 16)) != owner
-
-
-def _owner(process: int) -> str:
-    """The process in few characters; ids are used again, but not with the same start time."""
-    started = "gone"
-    with suppress(OSError):
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-        started = f"{int(fields[19]) & 0xFFFFFF:x}"
-    return f"{_namespace()}-{process:x}-{started}"
+        if os.read(lock, 100).decode(errors="replace") == _boot():
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock
+    os.close(lock)
+    return None
 
 
 @cache
@@ -238,11 +187,3 @@ def _boot() -> str:
     with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return ""
-
-
-def _namespace() -> str:
-    """Process ids mean nothing outside of their namespace, whose folders may be the same."""
-    try:
-        return f"{os.stat('/proc/self/ns/pid').st_ino & 0xFFFF:x}"
-    except OSError:
-        return "0"

@@ -43,39 +43,18 @@ def test_folders_of_a_process_that_is_gone_are_removed(folder: Path) -> None:
     assert not left.exists() and mine.is_dir()
 
 
-def test_a_process_with_the_same_id_that_started_at_another_time_is_another(folder: Path) -> None:
-    mine = make_folder("kind")
-    *start, started, number = mine.name.split("-")
-    former = mine.with_name("-".join([*start, f"{int(started, 16) ^ 1:x}", number]))
-    former.mkdir()
-    remove_folders_of_the_dead()
-    assert mine.is_dir() and not former.exists()
-
-
-@pytest.mark.parametrize("name", ["tunefarm-x", "tunefarm-a-b-c-d-e", "other-kind-1-ffffff-1-0"])
+@pytest.mark.parametrize("name", ["tunefarm-x", "tunefarm-a-b-c-d-e", "other-kind-1-0"])
 def test_what_is_not_ours_stays(folder: Path, name: str) -> None:
     (folder / name).mkdir()
     remove_folders_of_the_dead()
     assert (folder / name).is_dir()
 
 
-def test_another_process_namespace_is_left_alone(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(temporary_folders, "_namespace", lambda: "fffff")
-        other = make_folder("kind")
-    remove_folders_of_the_dead()
-    assert other.is_dir()
-
-
 ELSEWHERE = """
 import sys
 from tunefarm.configs import temporary_folders
 
-namespace, boot = sys.argv[1:]
-temporary_folders._namespace = lambda: namespace
-if boot:
+if boot := sys.argv[1]:
     temporary_folders._boot = lambda: boot
 print(temporary_folders.make_folder("kind"), flush=True)
 sys.stdin.read()
@@ -84,9 +63,9 @@ sys.stdin.read()
 
 @contextmanager
 def owner(folder: Path, boot: str = "") -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """A process of another namespace, and of another boot if one is given, and its folder."""
+    """Another process, of another boot if one is given, and its folder."""
     process = subprocess.Popen(
-        [sys.executable, "-c", ELSEWHERE, "fffff", boot],
+        [sys.executable, "-c", ELSEWHERE, boot],
         env={**os.environ, "TMPDIR": str(folder)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -100,8 +79,8 @@ def owner(folder: Path, boot: str = "") -> Iterator[tuple[subprocess.Popen[str],
             process.kill()
 
 
-@pytest.mark.parametrize("boot", ["", "another"], ids=["container", "machine"])
-def test_a_folder_of_elsewhere_is_removed_when_its_owner_was_killed_and_not_before(
+@pytest.mark.parametrize("boot", ["", "another"], ids=["here", "elsewhere"])
+def test_a_folder_is_removed_when_its_owner_here_was_killed_and_not_before(
     folder: Path, boot: str
 ) -> None:
     with owner(folder, boot) as (process, theirs):
@@ -111,62 +90,22 @@ def test_a_folder_of_elsewhere_is_removed_when_its_owner_was_killed_and_not_befo
         process.kill()
         process.wait(60)
         mine = make_folder("kind")
-        assert not theirs.exists() and mine.is_dir()
+        assert theirs.exists() == bool(boot) and mine.is_dir()
 
 
-def test_where_machines_do_not_see_each_others_locks_folders_of_others_stay(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(temporary_folders, "_are_locks_shared", lambda root: False)
-    with owner(folder, "another") as (process, theirs):
-        process.kill()
-        process.wait(60)
-        remove_folders_of_the_dead()
-        assert theirs.is_dir()
-
-
-MOUNTS = """\
-22 1 0:20 / / rw,relatime shared:1 - overlay overlay rw,lowerdir=/a:/b
-30 22 0:31 / /scratch rw - nfs4 server:/scratch rw,vers=4.2,local_lock=none
-31 22 0:32 / /old rw - nfs server:/old rw,vers=3,local_lock=flock
-32 22 0:33 / /lustre rw,relatime - lustre mgs:/fs rw,localflock
-33 22 0:34 / /remote\\040home rw - fuse.sshfs user@host: rw,user_id=0
-34 30 0:35 / /scratch/fast rw - xfs /dev/sda rw
-"""
-
-
-def test_mounts_whose_locks_other_machines_do_not_see_are_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "mountinfo").write_text(MOUNTS)
-    monkeypatch.setattr(temporary_folders, "_MOUNTS", tmp_path / "mountinfo")
-    temporary_folders._are_locks_shared.cache_clear()
-    shared = {
-        root: temporary_folders._are_locks_shared(root)
-        for root in ("/tmp", "/scratch/a", "/scratch/fast", "/older", "/old", "/lustre/a")
-    }
-    assert not temporary_folders._are_locks_shared("/remote home/x")
-    temporary_folders._are_locks_shared.cache_clear()
-    assert [root for root, is_shared in shared.items() if not is_shared] == ["/old", "/lustre/a"]
-
-
-def test_without_locks_the_name_says_whose_a_folder_is(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_locks_folders_stay(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def flock(file: int, how: int) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr("fcntl.flock", flock)
     mine = make_folder("kind")
-    *start, started, number = mine.name.split("-")
-    former = mine.with_name("-".join([*start, f"{int(started, 16) ^ 1:x}", number]))
-    former.mkdir()
+    temporary_folders._mine.clear()
     remove_folders_of_the_dead()
-    assert mine.is_dir() and not former.exists() and not list(mine.iterdir())
+    assert mine.is_dir() and not list(mine.iterdir())
 
 
 def test_a_folder_that_is_not_locked_yet_is_somebodys(folder: Path) -> None:
-    new = folder / "tunefarm-kind-fffff-1-ffffff-0"
+    new = folder / "tunefarm-kind-1-0"
     new.mkdir()
     (new / ".owner.new").touch()
     remove_folders_of_the_dead()
