@@ -4,8 +4,8 @@ A request is built on any builder, then timed on any slot. Builders and slots le
 core that is in a slot builds while nothing waits to be timed. On a node that alternates the two
 alternate: it builds until a batch is ready or nothing is left to build, then times what was built.
 Nodes may be of several kinds: a request for a target stays on nodes of that kind. Nodes come and
-go: what was under way on one that is lost is done elsewhere, and nobody is to blame. Where several
-drivers use the same nodes, each has its share of the slots.
+go: what was under way on one that is lost is done elsewhere, and nobody is to blame. Nodes may have
+several drivers: a slot times for one of them at a time (`tunefarm.measure.core_locks`).
 """
 
 from __future__ import annotations
@@ -86,8 +86,6 @@ class _Node:
     waiting: _Waiting
     builders: list[int]  # free ones
     slots: list[int]  # free ones
-    name: str  # by which all drivers order the nodes alike
-    mine: frozenset[int]  # the slots that this driver may use
     running: dict[int, Action] = field(default_factory=dict)  # by identity
     leases: CoreLeases = field(default_factory=CoreLeases)
     building: int = 0
@@ -107,40 +105,31 @@ class Dispatcher:
         plans: Sequence[SlotPlan],
         retries: int = 2,
         kinds: Sequence[str] | None = None,
-        names: Sequence[str] = (),
     ) -> None:
-        """`kinds` are the keys of the nodes' targets; None: all are of one kind. `names` are those
-        by which all drivers order the nodes alike."""
+        """`kinds` are the keys of the nodes' targets; None: all are of one kind."""
         kinds = [""] * len(plans) if kinds is None else kinds
         self._waiting = {kind: _Waiting() for kind in kinds}
         self._nodes: list[_Node] = []
         self._retries = retries
-        self._rank, self._drivers = 0, 1
-        for plan, kind, name in zip(plans, kinds, names or [""] * len(plans), strict=True):
-            self.add_node(plan, kind, name)
+        for plan, kind in zip(plans, kinds, strict=True):
+            self.add_node(plan, kind)
 
-    def add_node(self, plan: SlotPlan, kind: str = "", name: str = "") -> int:
-        """Use a node from now on; its number. `name` is the same for all drivers."""
-        slots = range(len(plan.slots))
-        number = len(self._nodes)
+    def add_node(self, plan: SlotPlan, kind: str = "") -> int:
+        """Use a node from now on; its number."""
         self._nodes.append(
             _Node(
                 plan,
                 kind,
                 self._waiting.setdefault(kind, _Waiting()),
                 list(range(len(plan.build_cores))),
-                list(slots),
-                name or f"{number:06}",
-                frozenset(slots),
+                list(range(len(plan.slots))),
             )
         )
-        self._divide()
-        return number
+        return len(self._nodes) - 1
 
     def retire_node(self, number: int) -> None:
         """Start nothing more on a node; what is under way there may end. Idempotent."""
         self._nodes[number].gone = True
-        self._divide()
 
     def lose_node(self, number: int) -> list[MeasureResult]:
         """Have others do what was under way on a node that is no more; what cannot be. Idempotent.
@@ -164,12 +153,6 @@ class Dispatcher:
         """Whether nothing is under way on a node."""
         return not self._nodes[number].running
 
-    def share(self, rank: int, drivers: int) -> None:
-        """Use one of so many equal parts of the slots, the one numbered `rank`; what remains when
-        they are divided is used by all. Drivers that number themselves alike do not collide."""
-        self._rank, self._drivers = rank, max(1, drivers)
-        self._divide()
-
     @property
     def waiting(self) -> int:
         """How many requests are not answered yet."""
@@ -189,7 +172,7 @@ class Dispatcher:
             if not node.gone:
                 both = len(node.plan.build_cores) + len(node.plan.slots)
                 totals[node.kind] += max(_AHEAD * both, 2 * _BATCH if node.plan.alternates else 0)
-        return {kind: max(1, -(-total // self._drivers)) for kind, total in totals.items()}
+        return {kind: max(1, total) for kind, total in totals.items()}
 
     def add(self, request: MeasureRequest) -> None:
         """Take a request in; of several kinds of nodes there must be one for its target."""
@@ -301,25 +284,11 @@ class Dispatcher:
         elif node.phase is _Phase.TIME and not to_time and not node.timing:
             node.phase = _Phase.BUILD
 
-    def _divide(self) -> None:
-        """Find the slots that are this driver's, in an order that all drivers know."""
-        for kind in self._waiting:
-            nodes = [node for node in self._nodes if node.kind == kind and not node.gone]
-            nodes.sort(key=lambda node: node.name)
-            slots = [(node, index) for node in nodes for index in range(len(node.plan.slots))]
-            divided = len(slots) // self._drivers * self._drivers
-            mine: dict[str, set[int]] = {}
-            for place, (node, index) in enumerate(slots):
-                if place >= divided or place % self._drivers == self._rank:
-                    mine.setdefault(node.name, set()).add(index)
-            for node in nodes:
-                node.mine = frozenset(mine.get(node.name, ()))
-
     def _start_timing(self, number: int, node: _Node) -> list[Action]:
         if node.plan.alternates and (node.phase is not _Phase.TIME or node.building):
             return []
         started: list[Action] = []
-        for index in [index for index in node.slots if index in node.mine]:
+        for index in list(node.slots):
             if not node.waiting.to_time:
                 break
             if not node.leases.acquire(node.plan.slots[index]):

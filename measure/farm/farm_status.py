@@ -1,4 +1,4 @@
-"""What a farm looks like at a moment: its nodes, and the drivers that measure on it."""
+"""What a farm looks like at a moment: its nodes."""
 
 from __future__ import annotations
 
@@ -36,23 +36,12 @@ class FarmNode:
 
 
 @dataclass(frozen=True, slots=True)
-class FarmDriver:
-    """A driver, and how many of its requests wait."""
-
-    name: str
-    host: str
-    process: int
-    waiting: int
-
-
-@dataclass(frozen=True, slots=True)
 class FarmStatus:
     """A farm as its head tells."""
 
     address: str
     versions: Mapping[str, str]
     nodes: tuple[FarmNode, ...]
-    drivers: tuple[FarmDriver, ...]
 
     def to_json(self) -> dict[str, Any]:
         """The same as JSON values."""
@@ -75,8 +64,7 @@ def farm_status(address: str, token_file: str | None = None) -> FarmStatus:
     if isinstance(description, str):
         raise MeasureError(description)
     nodes = tuple(FarmNode(**node) for node in description.pop("nodes"))
-    drivers = tuple(FarmDriver(**driver) for driver in description.pop("drivers"))
-    return FarmStatus(**description, nodes=nodes, drivers=drivers)
+    return FarmStatus(**description, nodes=nodes)
 
 
 def main(asked: str) -> None:
@@ -92,18 +80,11 @@ def main(asked: str) -> None:
 def _ask(address: str, token_file: str | None) -> FarmStatus:
     with environment(authentication(address, token_file)):
         read_authentication_again()
-        board = Board(address)
         table = head_client(address).get_all_node_info(timeout=_SECONDS)
-        drivers = board.drivers()
-        versions = board.versions() or {}
+        versions = Board(address).versions() or {}
     nodes = [_node(info) for info in table.values() if info.state == _ALIVE]
     nodes.sort(key=lambda node: (not node.is_head, node.address, node.id))
-    return FarmStatus(
-        address,
-        versions,
-        tuple(nodes),
-        tuple(_driver(name, said) for name, said in sorted(drivers.items())),
-    )
+    return FarmStatus(address, versions, tuple(nodes))
 
 
 def _node(info: Any) -> FarmNode:
@@ -115,16 +96,6 @@ def _node(info: Any) -> FarmNode:
         int(dict(info.resources_total).get("CPU", 0)),
         _number(labels.get(SLOTS_LABEL)),
         _number(labels.get(NICENESS_LABEL)),
-    )
-
-
-def _driver(name: str, said: Mapping[str, Any]) -> FarmDriver:
-    process, waiting = said.get("process"), said.get("wants")
-    return FarmDriver(
-        name,
-        str(said.get("host", "")),
-        process if isinstance(process, int) else 0,
-        waiting if isinstance(waiting, int) else 0,
     )
 
 

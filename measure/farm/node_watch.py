@@ -1,4 +1,4 @@
-"""Watches the nodes of a cluster, and the other drivers, while a job runs: who joins, who leaves.
+"""Watches the nodes of a cluster while a job runs: who joins, who leaves.
 
 A thread of its own looks every second. A node that joins is asked what it is and then used; one
 that has to leave gets nothing more, ends what it has, and is let go; what a lost one had goes
@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Protocol
 
-from tunefarm.measure.farm.fair_share import FairShare, Part
 from tunefarm.measure.farm.pipeline_runner import Crew
 from tunefarm.measure.farm.slots import SlotPlan
 
@@ -34,8 +33,8 @@ class Recruit(Protocol):
 class Cluster(Protocol):
     """What is to be known of a cluster, and done with its nodes.
 
-    `hire` and `drop` are called within the runner's thread, the rest by the watch. `look` and
-    `find_part` raise an exception when the cluster does not answer for a moment.
+    `hire` and `drop` are called within the runner's thread, the rest by the watch. `look` raises an
+    exception when the cluster does not answer for a moment.
     """
 
     def look(self) -> Mapping[str, bool]:
@@ -50,35 +49,23 @@ class Cluster(Protocol):
     def drop(self, number: int) -> None:
         """End the workers of a node, if it is there. Idempotent."""
 
-    def find_part(self, wants: int, fair: FairShare) -> Part:
-        """Say that so many requests wait, and find this driver's part."""
-
-    def leave(self) -> None:
-        """Say that this driver is gone."""
-
 
 class NodeWatch:
-    """Keeps a runner's nodes, and its part of them, as the cluster is."""
+    """Keeps a runner's nodes as the cluster is."""
 
     def __init__(
         self,
         cluster: Cluster,
         known: Mapping[str, int],
         change: Callable[[Callable[[Crew], None]], None],
-        wants: Callable[[], int],
-        name: str,
         notify: Callable[[str], None] | None = None,
     ) -> None:
         """`known` are the numbers of the nodes that the runner has already, `change` has a function
-        called within the runner's thread, `wants` is how many requests wait, `name` the driver's.
-        """
+        called within the runner's thread."""
         self._cluster = cluster
         self._numbers = dict(known)
         self._change = change
-        self._wants = wants
         self._notify = notify or (lambda _: None)
-        self._fair = FairShare(name)
-        self._part = Part(0, 1)
         self._asked: dict[str, Future[Recruit | str]] = {}
         self._refused: set[str] = set()
         self._retired: set[str] = set()
@@ -92,7 +79,7 @@ class NodeWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """Watch no more, and say that this driver is gone. Idempotent."""
+        """Watch no more. Idempotent."""
         self._closed.set()
         if self._thread is not None:
             self._thread.join(POLL_SECONDS)
@@ -108,11 +95,6 @@ class NodeWatch:
             elif node not in self._numbers:
                 self._meet(node)
         self._change(lambda crew: None)  # time passes for what waits for a node
-        part = self._cluster.find_part(self._wants(), self._fair)
-        if part != self._part:
-            self._part = part
-            self._change(lambda crew: crew.share(*part))
-            self._notify(_of_part(part))
 
     def _watch(self) -> None:
         while not self._closed.wait(POLL_SECONDS):
@@ -120,10 +102,6 @@ class NodeWatch:
                 self.look()
             except Exception:  # noqa: BLE001 - the head is busy or away: look again
                 continue
-        try:
-            self._cluster.leave()
-        except Exception:  # noqa: BLE001 - others notice by its silence
-            return
 
     def _meet(self, node: str) -> None:
         """Ask a new node what it is; use it once it has told."""
@@ -146,7 +124,7 @@ class NodeWatch:
 
         def hire(crew: Crew) -> None:
             number, kind = self._cluster.hire(node, recruit)
-            given = crew.add_node(recruit.plan, kind, node)
+            given = crew.add_node(recruit.plan, kind)
             assert number == given, "the backend and the dispatcher count alike"
             self._numbers[node] = number
 
@@ -182,9 +160,3 @@ class NodeWatch:
         self._change(lose)
         if node not in self._retired:
             self._notify("a node is lost: what it had is measured by others")
-
-
-def _of_part(part: Part) -> str:
-    if part.drivers == 1:
-        return "no other job measures on the farm: all slots are used"
-    return f"{part.drivers} jobs measure on the farm: each uses its part of the slots"

@@ -57,7 +57,7 @@ class Backend(Protocol):
 class Crew(Protocol):
     """Changes who measures, within the runner's thread (see `PipelineRunner.change`)."""
 
-    def add_node(self, plan: SlotPlan, kind: str = "", name: str = "") -> int:
+    def add_node(self, plan: SlotPlan, kind: str = "") -> int:
         """Use a node, that the backend knows by the number that comes back."""
 
     def retire_node(self, number: int) -> None:
@@ -68,9 +68,6 @@ class Crew(Protocol):
 
     def is_idle(self, number: int) -> bool:
         """Whether nothing is under way there."""
-
-    def share(self, rank: int, drivers: int) -> None:
-        """Use one of so many parts of the slots."""
 
 
 _T = TypeVar("_T")
@@ -90,7 +87,6 @@ class _Crew:
         self.add_node = dispatcher.add_node
         self.retire_node = dispatcher.retire_node
         self.is_idle = dispatcher.is_idle
-        self.share = dispatcher.share
 
     def lose_node(self, number: int) -> None:
         for result in self._dispatcher.lose_node(number):
@@ -106,19 +102,18 @@ class PipelineRunner:
         threads: int,
         retries: int = 2,
         kinds: Sequence[str] | None = None,
-        names: Sequence[str] = (),
         patience: float = 0.0,
         notify: Callable[[str], None] | None = None,
     ) -> None:
         """`kinds` are the keys of the nodes' targets; None: all have the one that is measured.
 
-        `names` are the nodes', by which all drivers order them alike. `patience`: seconds for which
-        requests wait for a node to join when none is left; with 0 the only node is this machine.
+        `patience`: seconds for which requests wait for a node to join when none is left; with 0 the
+        only node is this machine.
         `tell` gets a sentence on what happens to cores.
         """
         self._backend = backend
         self._threads = threads
-        self._dispatcher = Dispatcher(backend.plans, retries, kinds, names)
+        self._dispatcher = Dispatcher(backend.plans, retries, kinds)
         self._crew = _Crew(self._dispatcher, self._deliver)
         self._patience = patience
         self._affinity = AffinityWatch() if patience == 0.0 else None
@@ -129,7 +124,6 @@ class PipelineRunner:
         self._events: queue.SimpleQueue[_Event | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[MeasureResult | None] = queue.SimpleQueue()
         self._pending = 0
-        self._waiting = 0
         self._closed = False
         self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._serve, name="tunefarm-runner", daemon=True)
@@ -147,11 +141,6 @@ class PipelineRunner:
     @property
     def pending(self) -> int:
         return self._pending
-
-    @property
-    def waiting(self) -> int:
-        """Requests that are not answered yet, as of the last event."""
-        return self._waiting
 
     def change(self, change: Callable[[Crew], None]) -> None:
         """Have the runner's thread change who measures. From any thread."""
@@ -227,7 +216,6 @@ class PipelineRunner:
                     self._start(action)
                 self._capacities = self._dispatcher.capacities
                 self._capacity = sum(self._capacities.values())
-                self._waiting = self._dispatcher.waiting
         except Exception as error:  # noqa: BLE001 - a bug of ours must reach the driver's thread
             self._failure = error
             self._results.put(None)

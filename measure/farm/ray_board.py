@@ -1,21 +1,17 @@
-"""A board that all drivers of a Ray cluster read and write: key and value, kept by its head node.
+"""A board that all of a Ray cluster can read: key and value, kept by its head node.
 
-It holds what the farm's versions are (`tunefarm.measure.sandbox.versions`), and what each driver
-says of itself now and then (`tunefarm.measure.farm.fair_share`).
+It holds what the farm's versions are (`tunefarm.measure.sandbox.versions`).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
-from tunefarm.measure.farm.fair_share import Beat
 from tunefarm.measure.farm.ray_start import head_client
 
 _NAMESPACE = b"tunefarm"
 _VERSIONS = b"versions"
-_DRIVER = b"driver:"
 _SECONDS = 10.0  # that an answer may take
 
 
@@ -27,38 +23,17 @@ class Board:
 
     def say_versions(self, versions: Mapping[str, str]) -> None:
         """Note what the versions of the farm are."""
-        self._put(_VERSIONS, dict(versions))
+        data = json.dumps(dict(versions)).encode()
+        self._client.internal_kv_put(_VERSIONS, data, True, _NAMESPACE, timeout=_SECONDS)
 
     def versions(self) -> dict[str, str] | None:
         """What the versions of the farm are; None if nobody has noted them."""
-        found = self._get(_VERSIONS)
-        return found if isinstance(found, dict) else None
-
-    def say(self, driver: str, beat: Beat, about: Mapping[str, object]) -> None:
-        """What a driver says of itself; `about` is for people."""
-        self._put(_DRIVER + driver.encode(), {**about, "number": beat.number, "wants": beat.wants})
-
-    def drivers(self) -> dict[str, dict[str, Any]]:
-        """What the drivers have said of themselves, by their names."""
-        keys = self._client.internal_kv_keys(_DRIVER, _NAMESPACE, timeout=_SECONDS)
-        found = {key.removeprefix(_DRIVER).decode(errors="replace"): self._get(key) for key in keys}
-        return {name: said for name, said in found.items() if isinstance(said, dict)}
-
-    def forget(self, driver: str) -> None:
-        """Take away what a driver has said."""
-        key = _DRIVER + driver.encode()
-        self._client.internal_kv_del(key, False, _NAMESPACE, timeout=_SECONDS)
-
-    def _put(self, key: bytes, value: object) -> None:
-        data = json.dumps(value).encode()
-        self._client.internal_kv_put(key, data, True, _NAMESPACE, timeout=_SECONDS)
-
-    def _get(self, key: bytes) -> Any:
-        data = self._client.internal_kv_get(key, _NAMESPACE, timeout=_SECONDS)
+        data = self._client.internal_kv_get(_VERSIONS, _NAMESPACE, timeout=_SECONDS)
         try:
-            return None if data is None else json.loads(data)
+            found = None if data is None else json.loads(data)
         except ValueError:
             return None
+        return found if isinstance(found, dict) else None
 
 
 def no_answer(address: str, error: Exception) -> str:
@@ -68,13 +43,3 @@ def no_answer(address: str, error: Exception) -> str:
         return f"the farm at {address} has another token than this one"
     reason = text.splitlines()[0] if text else type(error).__name__
     return f"the farm at {address} does not answer: {reason}"
-
-
-def beats_of(said: Mapping[str, Mapping[str, Any]]) -> dict[str, Beat]:
-    """What drivers have said, as far as it can be read."""
-    found = {}
-    for name, values in said.items():
-        number, wants = values.get("number"), values.get("wants")
-        if isinstance(number, int) and isinstance(wants, int):
-            found[name] = Beat(number, wants)
-    return found

@@ -9,9 +9,7 @@ are off, and address="local" never joins someone else's cluster.
 from __future__ import annotations
 
 import os
-import platform
 import shutil
-import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -29,12 +27,10 @@ from tunefarm.compiler.target import Target, host_target
 from tunefarm.configs.temporary_folders import make_folder, on_leaving
 from tunefarm.measure.core_locks import CoreLocks
 from tunefarm.measure.farm.authentication import authentication
-from tunefarm.measure.farm.fair_share import Beat, FairShare, Part
 from tunefarm.measure.farm.farm_process import RayWatch, is_loopback, ray_daemons
 from tunefarm.measure.farm.node_watch import NodeWatch, Recruit
 from tunefarm.measure.farm.pipeline_runner import LockWatch, PipelineRunner, SlotLostError
 from tunefarm.measure.farm.ray_address import check_address, check_loopback
-from tunefarm.measure.farm.ray_board import Board, beats_of
 from tunefarm.measure.farm.ray_calls import begin_call, call_on_node
 from tunefarm.measure.farm.ray_launch import ADDRESS_FILE, Wanted, check_threads, launch, refusal
 from tunefarm.measure.farm.ray_nodes import (
@@ -125,9 +121,7 @@ class Builder:
         self._supervisor.close()
 
 
-# A Ray cluster as `tunefarm.measure.farm.node_watch` sees it: its nodes, and the board of the.
-#
-# drivers.
+# A Ray cluster as `tunefarm.measure.farm.node_watch` sees it.
 
 
 class Workers(Protocol):
@@ -141,24 +135,14 @@ class Workers(Protocol):
 
 
 class RayCluster:
-    """The cluster that this process has joined, for the driver of this name."""
+    """The cluster that this process has joined."""
 
-    def __init__(
-        self, workers: Workers, wanted: Sequence[Target], options: RunnerOptions, driver: str
-    ) -> None:
+    def __init__(self, workers: Workers, wanted: Sequence[Target], options: RunnerOptions) -> None:
         """`wanted` are the targets of the job."""
         self._wanted = wanted
         self._workers = workers
         self._options = options
-        self._driver = driver
-        self._board = Board(ray.get_runtime_context().gcs_address)
         self._entries: dict[str, NodeEntry] = {}
-        self._said = 0
-        self._about = {
-            "host": platform.node(),
-            "process": os.getpid(),
-            "threads": options.threads,
-        }
 
     def look(self) -> Mapping[str, bool]:
         self._entries = {entry.id: entry for entry in node_entries()}
@@ -192,17 +176,6 @@ class RayCluster:
     def drop(self, number: int) -> None:
         self._workers.drop(number)
 
-    def find_part(self, wants: int, fair: FairShare) -> Part:
-        self._said += 1
-        self._board.say(self._driver, Beat(self._said, wants), self._about)
-        part = fair.part(beats_of(self._board.drivers()), time.monotonic())
-        for silent in fair.forgotten(time.monotonic()):
-            self._board.forget(silent)
-        return part
-
-    def leave(self) -> None:
-        self._board.forget(self._driver)
-
 
 _LOOPBACK = "127.0.0.1"
 _OBJECT_STORE_BYTES = 128 << 20
@@ -233,7 +206,6 @@ class RayBackend:
         self._settings = settings
         self.wanted = options.targets or (host_target(),)
         self._embedded = options.address == "local"
-        self.driver = settings.driver  # its name among the drivers of a farm
         self._owns_ray = not ray.is_initialized()
         self._pin = ProcessPin()
         self._reaper: Reaper | None = None
@@ -381,7 +353,7 @@ class RayBackend:
             target=target,
             kinds=kinds,
             niceness=niceness,
-            driver=self.driver,
+            driver=self._settings.driver,
             alternates=found.plan.alternates,
         )
 
@@ -439,15 +411,13 @@ class RayRunner(PipelineRunner):
 
     def __init__(self, settings: WorkerSettings, plan: SlotPlan, options: RunnerOptions) -> None:
         self.backend = RayBackend(settings, plan, options)
-        kinds, names = self.backend.kinds, self.backend.names
         joined = options.address != "local"
         patience = _NODE_SECONDS if joined else 0.0
         super().__init__(
             self.backend,
             settings.threads,
             options.retries,
-            kinds,
-            names,
+            self.backend.kinds,
             patience,
             notify=options.notify,
         )
@@ -456,16 +426,9 @@ class RayRunner(PipelineRunner):
         self._watch = RayWatch(self.backend.daemons, self.fail)
         self._nodes: NodeWatch | None = None
         if joined:
-            cluster = RayCluster(self.backend, self.backend.wanted, options, self.backend.driver)
-            known = {name: number for number, name in enumerate(names)}
-            self._nodes = NodeWatch(
-                cluster,
-                known,
-                self.change,
-                lambda: self.waiting,
-                self.backend.driver,
-                options.notify,
-            )
+            cluster = RayCluster(self.backend, self.backend.wanted, options)
+            known = {name: number for number, name in enumerate(self.backend.names)}
+            self._nodes = NodeWatch(cluster, known, self.change, options.notify)
             self._nodes.start()
 
     def call_on(

@@ -92,7 +92,7 @@ def farm_status_command(
     token_file: TokenOption = None,
     json: JsonOption = None,
 ) -> None:
-    """Show what runs on this machine, and the nodes and jobs of the farm."""
+    """Show what runs on this machine, and the nodes of the farm."""
     check_files(writes=[json])
     from tunefarm.measure.farm.farm_records import records
 
@@ -175,9 +175,4 @@ def _parts(status: FarmStatus) -> list[Table | str]:
         numbers = (node.cores, node.slots, node.niceness)
         table.add_row(name, node.address, *("?" if n is None else str(n) for n in numbers))
     versions = ", ".join(f"{name} {number}" for name, number in status.versions.items())
-    lines: list[Table | str] = [table, f"versions: {versions or 'unknown'}"]
-    for driver in status.drivers:
-        lines.append(
-            f"job of process {driver.process} on {driver.host}: {driver.waiting} candidates wait"
-        )
-    return lines if status.drivers else [*lines, "no job measures on it"]
+    return [table, f"versions: {versions or 'unknown'}"]

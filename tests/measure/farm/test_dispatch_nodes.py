@@ -1,17 +1,14 @@
-"""Nodes that come and go, and drivers that share them, as the dispatcher sees it."""
+"""Nodes that come and go, as the dispatcher sees it."""
 
 from __future__ import annotations
 
 import random
-
-import pytest
 
 from tunefarm.measure.farm.dispatch import (
     MOST_HAND_BACKS,
     Action,
     BuildAction,
     Dispatcher,
-    TimeAction,
 )
 from tunefarm.measure.farm.slots import SlotPlan
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
@@ -139,40 +136,3 @@ def test_every_request_ends_exactly_once_while_nodes_come_and_go() -> None:
             elif running:
                 finished += finish(subject, running.pop(rng.randrange(len(running))))
         assert sorted(finished, key=int) == [str(number) for number in range(25)]
-
-
-@pytest.mark.parametrize("plans", [(SPLIT, SPLIT), (TWO, SPLIT, SPLIT), (TWO, TWO, SPLIT)])
-def test_two_drivers_keep_to_different_slots_but_for_what_remains(
-    plans: tuple[SlotPlan, ...],
-) -> None:
-    used: list[set[tuple[int, int]]] = []
-    for rank in range(2):
-        subject = dispatcher(*plans, requests=60)
-        subject.share(rank, 2)
-        seen: set[tuple[int, int]] = set()
-        running = subject.next_actions()
-        while running:
-            action = running.pop(0)
-            if isinstance(action, TimeAction):
-                seen.add((action.node, action.index))
-            finish(subject, action)
-            running += subject.next_actions()
-        used.append(seen)
-    slots = sum(len(plan.slots) for plan in plans)
-    assert len(used[0] | used[1]) == slots
-    assert len(used[0] & used[1]) == slots % 2
-    assert len(used[0]) == len(used[1])
-
-
-def test_a_driver_that_is_alone_again_uses_all_slots() -> None:
-    subject = dispatcher(SPLIT, SPLIT, requests=9)
-    whole = subject.capacity
-    subject.share(1, 2)
-    assert subject.capacity == whole // 2
-    subject.share(0, 1)
-    assert subject.capacity == whole
-    running = subject.next_actions()
-    for action in running:
-        finish(subject, action)
-    timed = {action.node for action in subject.next_actions() if isinstance(action, TimeAction)}
-    assert timed == {0, 1}

@@ -184,7 +184,7 @@ def test_a_farm_starts_is_joined_shows_and_ends(
             (True, 1, 0),
             (False, 2, 3),
         ]
-        assert found.drivers == () and found.versions
+        assert found.versions
         with pytest.raises(TunefarmError, match=r"the compiler is .* here and 0 there"):
             _join_as_another(head.address, head.token_file, monkeypatch)
         assert head.is_alive and node.is_alive

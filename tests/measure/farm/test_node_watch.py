@@ -7,7 +7,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from tunefarm.measure.farm.dispatch import Action, Dispatcher
-from tunefarm.measure.farm.fair_share import Beat, FairShare, Part
 from tunefarm.measure.farm.node_watch import NodeWatch, Recruit
 from tunefarm.measure.farm.pipeline_runner import Crew
 from tunefarm.measure.farm.slots import SlotPlan
@@ -30,21 +29,16 @@ class MadeUp:
         self.answers: dict[str, Future[Recruit | str]] = {}
         self.hired: list[str] = ["first"]
         self.dropped: list[int] = []
-        self.others: dict[str, Beat] = {}
-        self.said: list[int] = []
-        self.now = 0.0
-        self.dispatcher = Dispatcher([PLAN], names=["first"])
+        self.dispatcher = Dispatcher([PLAN])
         self.failed: list[MeasureResult] = []
         self.told: list[str] = []
-        self.watch = NodeWatch(
-            self, {"first": 0}, self.change, lambda: self.dispatcher.waiting, "b", self.told.append
-        )
+        self.watch = NodeWatch(self, {"first": 0}, self.change, self.told.append)
 
     def change(self, change: Callable[[Crew], None]) -> None:
         change(self)
 
-    def add_node(self, plan: SlotPlan, kind: str = "", name: str = "") -> int:
-        return self.dispatcher.add_node(plan, kind, name)
+    def add_node(self, plan: SlotPlan, kind: str = "") -> int:
+        return self.dispatcher.add_node(plan, kind)
 
     def retire_node(self, number: int) -> None:
         self.dispatcher.retire_node(number)
@@ -67,16 +61,6 @@ class MadeUp:
 
     def drop(self, number: int) -> None:
         self.dropped.append(number)
-
-    def share(self, rank: int, drivers: int) -> None:
-        self.dispatcher.share(rank, drivers)
-
-    def find_part(self, wants: int, fair: FairShare) -> Part:
-        self.said.append(wants)
-        return fair.part(self.others, self.now)
-
-    def leave(self) -> None:
-        self.said.append(-1)
 
     def start(self, count: int) -> list[Action]:
         for number in range(count):
@@ -140,22 +124,3 @@ def test_what_a_lost_node_had_goes_to_one_that_joins() -> None:
     actions = made.dispatcher.next_actions()
     assert actions and {action.node for action in actions} == {1}
     assert made.told[0] == "a node is lost: what it had is measured by others"
-
-
-def test_drivers_share_while_several_have_something_to_measure() -> None:
-    made = MadeUp()
-    made.start(5)
-    whole = made.dispatcher.capacity
-    made.watch.look()
-    made.others["a"] = Beat(1, 3)
-    made.watch.look()
-    assert made.dispatcher.capacity == whole // 2
-    made.others["a"] = Beat(2, 0)
-    made.now = 5.0
-    made.watch.look()
-    assert made.dispatcher.capacity == whole
-    assert made.said == [5, 5, 5]
-    assert [line.partition(":")[0] for line in made.told] == [
-        "2 jobs measure on the farm",
-        "no other job measures on the farm",
-    ]
