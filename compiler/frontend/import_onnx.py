@@ -60,9 +60,9 @@ from tunefarm.compiler.types.extents import (
     Extent,
     FixedInput,
     Shapes,
-    check_lists,
     fixed_inputs,
     is_name,
+    listed,
     open_shapes,
 )
 from tunefarm.compiler.types.sizes import Dimension
@@ -120,7 +120,7 @@ def _import(
     external: ExternalData | None,
     allowance: ResourceBudget,
 ) -> Graph:
-    check_lists(shapes)
+    shapes = listed(shapes)
     read_opsets(model)
     _check_names("input", [info.name for info in model.graph.input])
     _check_names("output", [info.name for info in model.graph.output])

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _MOST = 2**31 - 1
 _NAME = r"[^\d\s,:|.=][^,:|=]*"
-_FORM = re.compile(rf"(?:(?P<name>{_NAME}?)(?::|$))?(?P<sizes>[\d.|]*)")
+_FORM = re.compile(rf"(?:(?P<name>{_NAME}?)(?:[:=]|$))?(?P<sizes>[\d.|]*)")
 _TOO_LONG = re.compile(r"\d{11}")  # more digits than _MOST has
 HINT: Final = "give a number, a name with bounds (batch:1..8) or a name with values (batch:1|4|16)"
 
@@ -96,8 +96,8 @@ Given: TypeAlias = int | str | tuple[int, int] | Extent
 """An extent in Python: what `Extent` prints, or (low, high)."""
 
 Shapes: TypeAlias = Mapping[str, Sequence[Given] | FixedInput]
-"""What is given of a build's inputs, by name: a shape, or the value of an input that is fixed; or a
-single extent by the name of a symbol."""
+"""What is given of a build's inputs, by name: a shape, also as text (`1,3,h:64..256,w`), or the
+value of an input that is fixed; or a single extent by the name of a symbol."""
 
 
 LOGITS_TO_KEEP = "logits_to_keep"
@@ -112,10 +112,11 @@ Bounds: TypeAlias = Mapping[Label, tuple[int, int]]
 
 def with_fixed(shapes: Shapes | None, inputs: Mapping[str, object] | None) -> Shapes:
     """The shapes, and the values of inputs that are fixed."""
+    shapes = listed(shapes or {})
     fixed = {name: FixedInput.of(value) for name, value in (inputs or {}).items()}
-    for name in fixed.keys() & (shapes or {}).keys():
+    for name in fixed.keys() & shapes.keys():
         raise ShapeError(f"input {name!r} is given a value and a shape", hint="give one of them")
-    return {**(shapes or {}), **fixed}
+    return {**shapes, **fixed}
 
 
 def fixed_inputs(shapes: Shapes) -> dict[str, FixedInput]:
@@ -158,25 +159,29 @@ def _between(given: tuple[int, int]) -> Extent:
     return Extent("", low, high)
 
 
-def check_lists(shapes: Shapes) -> None:
-    """Raise `ShapeError` for a shape that is an extent alone, or whose extents are one text.
+def listed(shapes: Shapes) -> Shapes:
+    """The shapes with a list of extents each, where they were given as text or as one extent.
 
-    None is that of an optional without content.
+    None is that of an optional without content. Raises `ShapeError` for what is no dictionary.
     """
     if not isinstance(shapes, Mapping):
         raise ShapeError(
             f"the shapes are {shapes!r}, and must be a dictionary",
-            hint="write {'input': [1, 3, 224, 224]}, or {'batch': ['1..8']}",
+            hint="write {'input': [1, 3, 224, 224]}, or {'batch': '1..8'}",
         )
-    for name, shape in shapes.items():
-        if isinstance(shape, FixedInput):
-            continue
-        if isinstance(shape, str) or not isinstance(shape, Sequence | None):
-            parts = shape.split(",") if isinstance(shape, str) else [shape]
-            raise ShapeError(
-                f"the shape of {name!r} is {shape!r}, and must be a list of dimensions",
-                hint=f"write {{{name!r}: {parts}}}",
-            )
+    return {name: _list_of(shape) for name, shape in shapes.items()}
+
+
+def _list_of(shape: Any) -> Any:
+    if isinstance(shape, str):
+        return shape_of_text(shape)
+    return (shape,) if isinstance(shape, SupportsIndex | Extent) else shape
+
+
+def shape_of_text(text: str) -> tuple[int | str, ...]:
+    """Extents that commas separate, as in `1,3,h:64..256,w`; raises `ShapeError`."""
+    extents = map(extent_of, text.split(","))
+    return tuple(extent if isinstance(extent, int) else str(extent) for extent in extents)
 
 
 def named(extent: Extent, name: str) -> Extent:
@@ -256,7 +261,7 @@ def _parsed(text: str) -> int | Extent:
         return _checked(Extent(name, values[0], values[-1], values))
     if re.fullmatch(r"\d+(\.\.\d+)?(\|\d+(\.\.\d+)?)+", sizes):
         return _checked(_with_buckets(name, sizes, text))
-    if found is None or sizes or not name or text.endswith(":") or ".." in name:
+    if found is None or sizes or not name or text.endswith((":", "=")) or ".." in name:
         raise ShapeError(f"{text!r} is not a dimension", hint=HINT)
     return Extent(name)
 

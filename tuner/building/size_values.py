@@ -17,9 +17,9 @@ from tunefarm.compiler.types.extents import (
     Extent,
     Given,
     Shapes,
-    check_lists,
     extent_of,
     fixed_inputs,
+    listed,
     open_shapes,
 )
 from tunefarm.configs.errors import SettingsError
@@ -53,7 +53,7 @@ def programs_of(shapes: Shapes) -> tuple[ProgramSizes, ...]:
 
     Raises SettingsError for too many combinations, and for a symbol with two lists of values.
     """
-    check_lists(shapes)
+    shapes = listed(shapes)
     lists: dict[str, tuple[tuple[int, int], ...]] = {}
     for symbol, extent in _with_values(shapes):
         if lists.setdefault(symbol, extent.parts) != extent.parts:

@@ -12,7 +12,7 @@ import typer
 from typer.models import ArgumentInfo, OptionInfo
 
 from tunefarm.compiler.errors import ShapeError
-from tunefarm.compiler.types.extents import FixedInput, Shapes, extent_of
+from tunefarm.compiler.types.extents import FixedInput, Shapes, shape_of_text
 from tunefarm.tuner.calibration.options import PrecisionOptions
 from tunefarm.tuner.commands.completion import stage_values, target_values
 
@@ -268,16 +268,15 @@ def _names(text: str | None, option: str, what: str) -> tuple[str, ...] | None:
 def shapes_of(values: Iterable[str] | None, inputs: Iterable[str] | None = None) -> Shapes:
     """`--shape` options as dimensions by the name of an input or of a dynamic dimension, and
     `--input` options as values of inputs."""
-    shapes: dict[str, tuple[int | str, ...] | FixedInput] = {}
+    shapes: dict[str, tuple[int | str, ...]] = {}
     for name, text in named_values(values, "--shape", "NAME=1,3,224,224").items():
         try:
-            given = [extent_of(extent) for extent in text.split(",")]
+            shapes[name] = shape_of_text(text)
         except ShapeError as error:
             hint = f" ({error.hint})" if error.hint else ""
             raise UsageError(f"--shape {name}={_shortened(text)}: {error.message}{hint}") from None
-        if any(isinstance(extent, int) and extent < 1 for extent in given):
+        if any(isinstance(extent, int) and extent < 1 for extent in shapes[name]):
             raise UsageError(f"--shape {name}={text}: dimensions must be 1 or more")
-        shapes[name] = tuple(item if isinstance(item, int) else str(item) for item in given)
     fixed = _fixed_inputs(inputs)
     for name in fixed.keys() & shapes.keys():
         raise UsageError(

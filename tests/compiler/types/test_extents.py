@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tunefarm.compiler.errors import ShapeError
-from tunefarm.compiler.types.extents import Extent, Given, check_lists, extent_of, shapes_to_json
+from tunefarm.compiler.types.extents import Extent, Given, extent_of, listed, shapes_to_json
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,7 @@ from tunefarm.compiler.types.extents import Extent, Given, check_lists, extent_o
         ("7", 7),
         ("batch:1..8", Extent("batch", 1, 8)),
         ("batch:0..8", Extent("batch", 0, 8)),
+        ("batch=0..8", Extent("batch", 0, 8)),
         ("1..8", Extent("", 1, 8)),
         ((1, 8), Extent("", 1, 8)),
         ("batch:16|1|4|4", Extent("batch", 1, 16, (1, 4, 16))),
@@ -41,7 +42,7 @@ def test_extents_are_read_and_printed(given: Given, expected: int | Extent) -> N
 
 
 @pytest.mark.parametrize(
-    "text", ["", "batch:", "8..1", "batch:8..1", "1..2..3", "a:1,2", "0..0", "-1..3"]
+    "text", ["", "batch:", "batch=", "8..1", "batch:8..1", "1..2..3", "a:1,2", "0..0", "-1..3"]
 )
 def test_what_is_no_extent_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ShapeError) as caught:
@@ -50,20 +51,25 @@ def test_what_is_no_extent_is_refused_with_an_example(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "hint"), [("1..4", "write {'n': ['1..4']}"), (4, "write {'n': [4]}")]
+    ("shape", "expected"),
+    [
+        ("1..4", ("1..4",)),
+        ("1,3,h=64..256,w", (1, 3, "h:64..256", "w")),
+        (4, (4,)),
+        (Extent("b", 1, 8), (Extent("b", 1, 8),)),
+        ((1, "batch"), (1, "batch")),
+        (None, None),
+    ],
 )
-def test_a_shape_that_is_no_list_is_refused_with_one(shape: Any, hint: str) -> None:
-    shapes: Any = {"n": ["1..4"], "x": (1, "batch"), "optional": None}
-    check_lists(shapes)
-    with pytest.raises(ShapeError, match=r"the shape of 'n' is .* must be a list") as caught:
-        check_lists({"n": shape})
-    assert caught.value.hint == hint
+def test_shapes_may_be_text_or_one_extent(shape: Any, expected: Any) -> None:
+    shapes = {"n": shape}
+    assert listed(shapes) == listed(listed(shapes)) == {"n": expected}
 
 
 @pytest.mark.parametrize("shapes", [[1, 3], "x=1,3", None])
 def test_shapes_that_are_no_dictionary_are_refused_with_one(shapes: Any) -> None:
     with pytest.raises(ShapeError, match="must be a dictionary"):
-        check_lists(shapes)
+        listed(shapes)
 
 
 @pytest.mark.parametrize("bounds", [(1,), (1, 2, 3), (1.0, 8)])
