@@ -47,7 +47,7 @@ from tests.benchmarks.shipped_networks import (
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.tuner.commands.engines import ENGINES, Asked, Run, onnxruntime_session
-from tunefarm.tuner.confirm.latency import THREADS, pinned
+from tunefarm.tuner.confirm.latency import LONGEST_SPIN, THREADS, pinned, wait_until_idle
 
 INPUTS = ("usual", "silence", "zeros", "large")
 _BLOCK_SECONDS = 0.05
@@ -193,7 +193,8 @@ class Trial:
                 runs[engine] = found
             except Exception as error:  # noqa: BLE001 - other engines refuse in many ways
                 row.problems.append(f"({engine}: {str(error).strip().splitlines()[0][:80]})")
-        times = interleaved(runs, feed, self.options.rounds, self.options.real_time)
+        idle = LONGEST_SPIN if self.options.threads > 1 else 0.0
+        times = interleaved(runs, feed, self.options.rounds, self.options.real_time, idle)
         base = times.get("fixed") or times.get("dynamic")
         if not base:
             return
@@ -224,9 +225,14 @@ def _first() -> Iterator[None]:
 
 
 def interleaved(
-    runs: Mapping[str, Run], feed: Mapping[str, Array], rounds: int, real_time: bool = False
+    runs: Mapping[str, Run],
+    feed: Mapping[str, Array],
+    rounds: int,
+    real_time: bool = False,
+    idle: float = 0.0,
 ) -> dict[str, list[float]]:
-    """Seconds of a call by each, in turns of some calls."""
+    """Seconds of a call by each, in turns of some calls, which wait up to `idle` for the threads
+    of the turn before."""
     counts, times = {}, {name: [] for name in runs}  # type: dict[str, int], dict[str, list[float]]
     block, context = (_REAL_TIME_SECONDS, _first) if real_time else (_BLOCK_SECONDS, nullcontext)
     for name, run in runs.items():
@@ -238,6 +244,7 @@ def interleaved(
         counts[name] = max(1, int(block / max(spent, 1e-6)))
     for _ in range(rounds):
         for name, run in runs.items():
+            wait_until_idle(idle)
             with context():
                 begin = time.perf_counter()
                 for _ in range(counts[name]):
