@@ -98,8 +98,6 @@ class CostModelSettings(_Section):
     """Weight of each new tree."""
     members: Annotated[int, Field(ge=1, le=64)] = 3
     """Models in the ensemble; how much they differ says how sure they are."""
-    objective: Literal["squared", "pairwise", "ndcg"] = "squared"
-    """Squared error on log-throughput, or a ranking of each kernel's candidates."""
     min_records: Count = 8
     """Measured trials before the model learns; it serves all kernels."""
     pool: Count = 1024

@@ -5,7 +5,7 @@ Without hardware, the same every time:
 python -m tests.benchmarks.search strategies [--seeds 20]   trials until within 5 % of the best
 python -m tests.benchmarks.search regret [--noise 0.015]    how far from the best after 32, 64, 128
 python -m tests.benchmarks.search noisy [--clocks walk]     what a shared host's clock costs
-python -m tests.benchmarks.search models                    which objective ranks best
+python -m tests.benchmarks.search models                    how well the cost model ranks
 python -m tests.benchmarks.search rate                      candidates scored a second
 
 On an idle machine (see `drawn` and `honesty` beside this file):
@@ -239,8 +239,6 @@ def main() -> None:
     else:
         makers: dict[str, Callable[[], CostModel]] = {
             "squared error on log-throughput": lambda: BoostedTrees(0),
-            "rank:pairwise": lambda: BoostedTrees(0, CostModelSettings(objective="pairwise")),
-            "rank:ndcg": lambda: BoostedTrees(0, CostModelSettings(objective="ndcg")),
             "squared error, one member": lambda: BoostedTrees(0, CostModelSettings(members=1)),
         }
         models(kernels, {n: m for n, m in makers.items() if not only or n in only})

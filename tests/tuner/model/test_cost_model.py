@@ -126,15 +126,13 @@ def test_a_bound_counts_as_much_as_it_is_sure() -> None:
     assert slow - fast == pytest.approx(-1.0, abs=0.1)
 
 
-@pytest.mark.parametrize("objective", ["squared", "pairwise", "ndcg"])
-def test_boosted_trees_rank_unseen_candidates(objective: str) -> None:
-    model = BoostedTrees(1, CostModelSettings.model_validate({"objective": objective}))
+def test_boosted_trees_rank_unseen_candidates() -> None:
+    model = BoostedTrees(1)
     model.fit(measured(300, seed=1))
     unseen = measured(300, seed=2)
     kept = np.isfinite(unseen.latencies)
     scores = model.predict(unseen.features).mean
-    least = 0.6 if objective == "ndcg" else 0.8  # which looks at the fastest above all
-    assert rank_correlation(scores[kept], unseen.latencies[kept]) > least
+    assert rank_correlation(scores[kept], unseen.latencies[kept]) > 0.8
 
 
 def test_rankings_take_the_tasks_of_earlier_jobs_too() -> None:
