@@ -139,7 +139,6 @@ def verify(
         check_lines,
         check_table,
         check_to_json,
-        history_lines,
         kernel_table,
         verification_lines,
         verification_to_json,
@@ -159,8 +158,8 @@ def verify(
     report_tiles(settings)
     asked = SHOWN if require is None else require
     tables = [kernel_table(found.drift)] if found.drift.kernels else []
-    lines = [*verification_lines(found, asked), *history_lines(found)]
-    show(json, verification_to_json(found, asked), *tables, "\n".join(lines))
+    lines = "\n".join(verification_lines(found, asked))
+    show(json, verification_to_json(found, asked), *tables, lines)
     for text in found.notes:
         note(text)
     if require is not None and (code := EXIT_CODES[found.drift.judge(asked)[0]]):

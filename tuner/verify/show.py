@@ -18,7 +18,7 @@ from tunefarm.tuner.reports.report import (
     format_time,
     format_times,
 )
-from tunefarm.tuner.verify.drift import Drift, KernelDrift, Verdict, deviation
+from tunefarm.tuner.verify.drift import Drift, Verdict, deviation
 from tunefarm.tuner.verify.quick import Met, QuickCheck
 from tunefarm.tuner.verify.verify import Verification
 
@@ -27,7 +27,7 @@ NOISY_RECORD = 0.01
 
 
 def verification_lines(found: Verification, require: float) -> list[str]:
-    """What has become of the model, why, and what tuning it again would cost."""
+    """What has become of the model, and why."""
     verdict, why = found.drift.judge(require)
     times = found.times
     lines = [f"{found.model}: {verdict.value}: {why}"]
@@ -40,8 +40,6 @@ def verification_lines(found: Verification, require: float) -> list[str]:
         lines.append("nothing has changed of machine, LLVM and compiler")
     if verdict is Verdict.UNCLEAR:
         lines.append(advice(found))
-    if verdict is not Verdict.HOLDS:
-        lines.append(cost_line(found))
     return lines
 
 
@@ -57,18 +55,6 @@ def advice(found: Verification) -> str:
             "machine measures the model anew, and searches for nothing that it has found"
         )
     return "give it more --minutes, or wait; tune doctor says how noisy this machine is"
-
-
-def cost_line(found: Verification) -> str:
-    """What tuning again would take, by the jobs so far."""
-    cost = found.cost
-    if cost is None:
-        return "what tuning it again would take is not known: no job here has tuned this model"
-    kernels = "1 kernel" if cost.kernels == 1 else f"{cost.kernels} kernels"
-    return (
-        f"tuning {kernels} again would take about {cost.seconds / 60.0:.1f} minutes: {cost.trials} "
-        f"trials as before, {cost.seconds_per_trial:.2f} s each"
-    )
 
 
 def kernel_table(drift: Drift) -> Table:
@@ -91,24 +77,10 @@ def kernel_table(drift: Drift) -> Table:
     return table
 
 
-def history_lines(found: Verification) -> list[str]:
-    """What was verified before, newest first."""
-    lines = ["verified before:"] if found.history else []
-    for item in found.history:
-        gain = _gain(item.times.over_untuned)
-        moment = format_time(item.record.created)
-        where = item.record.machine.get("cpu", "?")
-        lines.append(
-            f"  {moment} UTC: {format_seconds(item.times.tuned)}{gain}, LLVM {item.times.llvm}, "
-            f"{where}"
-        )
-    return lines
-
-
 def verification_to_json(found: Verification, require: float) -> dict[str, Any]:
     """The verification as JSON values."""
     verdict, why = found.drift.judge(require)
-    drift, cost = found.drift, found.cost
+    drift = found.drift
     return {
         "model": found.model,
         "verdict": verdict.value,
@@ -123,9 +95,7 @@ def verification_to_json(found: Verification, require: float) -> dict[str, Any]:
             "over_untuned": _ratio_to_json(found.times.over_untuned),
         },
         "recorded": None if found.baseline is None else _item_to_json(found.baseline),
-        "kernels": [_kernel_to_json(kernel) for kernel in drift.kernels],
-        "cost": None if cost is None else {**asdict(cost), "seconds": cost.seconds},
-        "history": [_item_to_json(item) for item in found.history],
+        "kernels": [asdict(kernel) for kernel in drift.kernels],
         "notes": list(found.notes),
     }
 
@@ -153,10 +123,6 @@ def _is_unchanged(ratio: Ratio | None) -> bool:
 def _ratio_to_json(ratio: Ratio | None) -> dict[str, Any] | None:
     """None where there is none, and where both sides are one build."""
     return None if ratio is None or ratio.is_unchanged else asdict(ratio)
-
-
-def _kernel_to_json(kernel: KernelDrift) -> dict[str, Any]:
-    return {**asdict(kernel)}
 
 
 def _recorded_line(baseline: MeasuredModel | None) -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from tunefarm import compiler
@@ -19,7 +18,6 @@ from tunefarm.compiler.types.dtypes import WIDE_FLOATS
 from tunefarm.compiler.types.numerics import Algorithm
 from tunefarm.configs.temporary_folders import make_folder
 from tunefarm.db import queries
-from tunefarm.db.records import JobRecord, TaskKey
 from tunefarm.db.store import Store
 from tunefarm.measure.machine import fingerprint
 from tunefarm.tuner.building.flow import build
@@ -53,21 +51,17 @@ from tunefarm.tuner.verify.drift import (
 PROFILE_SECONDS = 1.0
 FINE = 0.004
 """Standard error of the ratio at which measuring ends: less than runs of one pair differ by."""
-HISTORY = 10  # verifications that are shown
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was found: the model as it is now, as it was recorded, what has changed, what tuning
-    again would cost, what was verified before (newest first), and notes."""
+    """What was found: the model as it is now, as it was recorded, what has changed, and notes."""
 
     model: str
     situation: Situation
     times: ModelTimes
     baseline: MeasuredModel | None
     drift: Drift
-    cost: _Cost | None
-    history: tuple[MeasuredModel, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -93,7 +87,7 @@ def verify_model(
             settings.database.url, create=False, read_only=True, leave_damaged=True
         ) as store:
             conditions = Conditions.of(settings, built.model_hash, model.spec.target)
-            known = list(_recorded(store, conditions))
+            known = _recorded(store, conditions)
             baseline = choose_baseline(known, conditions.target.key, fingerprint())
             sizes = _sizes(model, baseline)
             agree = _agree(store, model)
@@ -107,8 +101,6 @@ def verify_model(
                 conditions.target.key, compiler.VERSION, llvm_version(), fingerprint()
             )
             drift = compare_times(baseline, times, situation, built.report.tuned_share)
-            cost = _cost_of_tuning(store, built.model_hash, _to_tune(drift, times))
-    history = [item for item in known if item.record.purpose == "verify"]
     note = record_verification(request, times, conditions)
     notes = (*built.report.notes, *filter(None, [note]))
     return Verification(
@@ -117,8 +109,6 @@ def verify_model(
         times,
         baseline,
         drift,
-        cost,
-        tuple(history[:HISTORY]),
         notes,
     )
 
@@ -196,17 +186,6 @@ def _times(latency: ModelLatency) -> ModelTimes:
     )
 
 
-def _to_tune(drift: Drift, times: ModelTimes) -> list[str]:
-    """The kernels that tuning again would be about: those that lost their records, or became
-    slower; all of them if none is known to be."""
-    changed = [
-        item.key
-        for item in drift.kernels
-        if item.now is not None and item.change and (item.relative or 2.0) > 1.0
-    ]
-    return changed or list(times.kernels)
-
-
 def record_verification(request: BuildRequest, times: ModelTimes, conditions: Conditions) -> str:
     """Record what was measured; why that failed, or "". Build servers may only read records."""
     facts: Mapping[str, Any] = fingerprint()
@@ -217,53 +196,3 @@ def record_verification(request: BuildRequest, times: ModelTimes, conditions: Co
     except DatabaseError as error:
         return f"nothing was recorded: {error.message}"
     return ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Cost:
-    """So many `trials` of so many `kernels`, at `seconds_per_trial` of a job in wall-clock time,
-    its finalists and its whole model included."""
-
-    kernels: int
-    trials: int
-    seconds_per_trial: float
-
-    @property
-    def seconds(self) -> float:
-        """How long tuning would take."""
-        return self.trials * self.seconds_per_trial
-
-
-def _cost_of_tuning(store: Store, model_hash: str, kernels: Iterable[str]) -> _Cost | None:
-    """The cost for kernels by their workload keys; None if no job tells how long trials take.
-
-    A kernel gets as many trials as it got before, one that is new as many as others (median).
-    """
-    wanted = list(dict.fromkeys(kernels))
-    jobs = [job for job in queries.jobs(store) if job.model_hash == model_hash]
-    pace = _seconds_per_trial(store, jobs)
-    if pace is None or not wanted:
-        return None
-    known = {key.workload: key for job in reversed(jobs) for key in _keys(job)}
-    counts = {
-        workload: sum(queries.count_trials(store, key).values()) for workload, key in known.items()
-    }
-    usual = round(median(counts.values())) if counts else 0
-    trials = sum(counts.get(workload, usual) for workload in wanted)
-    return _Cost(len(wanted), trials, pace)
-
-
-def _keys(job: JobRecord) -> list[TaskKey]:
-    return [task.key for task in job.tasks]
-
-
-def _seconds_per_trial(store: Store, jobs: Iterable[JobRecord]) -> float | None:
-    ended = {
-        job.id: job.finished - job.started
-        for job in jobs
-        if job.finished is not None and job.state in ("finished", "interrupted")
-    }
-    counts = queries.trials_of_jobs(store, list(ended))
-    seconds = sum(ended[job] for job, count in counts.items() if count)
-    trials = sum(counts.values())
-    return seconds / trials if trials and seconds > 0.0 else None

@@ -125,20 +125,13 @@ def test_a_model_that_is_faster_than_recorded_holds_and_is_recorded(case: Case) 
         (kept,) = measured_models(store, purpose="verify")
     assert kept.times.over_untuned is not None and len(kept.times.kernels) == len(case.made.keys)
     assert {kernel.source for kernel in kept.times.kernels.values()} == {"tuned"}
-    again = case.verify()
-    assert [item["created"] for item in again.history] == [kept.record.created]
 
 
-def test_a_model_that_is_slower_than_recorded_has_drifted_and_says_what_tuning_costs(
-    case: Case, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_that_is_slower_than_recorded_has_drifted(case: Case) -> None:
     case.record(SLOW)
     found = case.verify("--require", "0.97")
     assert (found.code, found.verdict) == (1, "drifted")
     assert found.slowdown["ratio"] > 2.0
-    count = len(case.made.keys)
-    assert (found.cost["kernels"], found.cost["trials"]) == (count, 2 * count)
-    assert "trials as before" in capsys.readouterr().out
     assert case.verify().code == 0  # nothing is required
 
 
