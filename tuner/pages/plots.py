@@ -41,7 +41,7 @@ def figures() -> dict[str, Any]:
     """The figures by name, as JSON for `Bokeh.embed.embed_item`; sources are named."""
     return {
         name: json.loads(json.dumps(json_item(made)))
-        for name, made in (("trials", _trials()), ("roof", _roof()), ("drift", _drift()))
+        for name, made in (("trials", _trials()), ("roof", _roof()))
     }
 
 
@@ -87,12 +87,6 @@ def _roof() -> Any:
         "x", "y", source=_source("own", "x", "y", "text"), color="#1f9d55", size=13, marker="star"
     )
     made.add_tools(HoverTool(renderers=[others, own], tooltips=[("", "@text")]))
-    return made
-
-
-def _drift() -> Any:
-    made = _figure("trial", "reference's time / usual", height=180)
-    made.line("x", "y", source=_source("line", "x", "y"), color="#4c8bf5")
     return made
 
 

@@ -73,7 +73,7 @@ def test_a_kernel_opens_with_its_plots_and_failures(browser: Browser, page: Path
         assert part in text
     assert "vector registers are needed" in text
     drawn = "[...document.querySelectorAll('[data-drawn]')].map((plot) => plot.dataset.drawn)"
-    assert {"trials", "drift", "roof"} <= set(browser.value(drawn))
+    assert {"trials", "roof"} <= set(browser.value(drawn))
     points = (
         "Bokeh.documents.flatMap((d) => d.roots()).flatMap((r) => r.renderers)"
         ".reduce((sum, one) => sum + one.data_source.get_length(), 0)"

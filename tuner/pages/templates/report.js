@@ -152,8 +152,6 @@ function detailsOf(data) {
   const schedule = data.schedule
     ? [h("p", {}, `${data.schedule.sketch}: ${data.schedule.choices}`), h("details", {}, h("summary", {}, `${data.schedule.steps.length} steps, schedule ${data.schedule.hash}`), h("pre", {}, data.schedule.steps.join("\n")))]
     : [];
-  const quality = h("dl", { class: "facts" }, data.quality.figures.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
-  const drift = data.quality.drift.x.length > 1 ? h("div", { class: "plot", "data-plot": "drift" }) : null;
   return [
     back, h("h3", {}, data.nodes, " ", h("small", {}, data.gain)),
     h("div", { class: "pair" }, h("div", {}, facts), data.roof ? h("div", {}, h("h4", {}, "Time against the roofline"), roofline(data.roof)) : null),
@@ -162,7 +160,6 @@ function detailsOf(data) {
     h("h4", {}, "Applied schedule"), schedule, h("p", { class: "dim" }, "Its code: ", h("code", {}, data.inspect)),
     h("h4", {}, "Fastest trials of the search"), table(["latency", "sketch", "choices"], data.fastest),
     h("h4", {}, "Why candidates failed"), failures(data.failures),
-    h("h4", {}, "Quality of the measurements"), quality, drift,
   ].flat();
 }
 
@@ -170,7 +167,7 @@ function plotted(data) {
   const micro = (group) => ({ ...group, y: group.y.map((seconds) => 1e6 * seconds) });
   const trials = { line: micro(data.trials.line) };
   for (const [kind, group] of Object.entries(data.trials.points)) trials[kind] = micro(group);
-  return { trials, drift: { line: data.quality.drift }, roof: data.roof?.plot };
+  return { trials, roof: data.roof?.plot };
 }
 
 let opened = 0;
