@@ -141,6 +141,11 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def label(self) -> str:
+        """What reports call it next to another: without folders, which differ among machines."""
+        return "shipped" if self.is_shipped else self.name.rpartition("/")[2]
+
     def is_same(self, other: Store) -> bool:
         """Whether both are one database, whatever they were opened as."""
         return self.identity() == other.identity()

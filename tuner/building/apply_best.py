@@ -91,8 +91,8 @@ def choose_from(
         source, number = DEFAULT if is_open else TUNED, str(record.number)
         if applicable is not None:
             found = applicable.of(record.key.workload)
-            if found.taken is not None and found.taken.database != store.name:
-                number = f"{found.taken.database}:{number}"
+            if found.taken is not None and found.taken.store is not store:
+                number = f"{found.taken.store.label}:{number}"
         return ScheduleChoice(schedule, source, number, record.latency)
 
     return choose

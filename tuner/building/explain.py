@@ -161,16 +161,18 @@ def _explain(
     damaged, others = [], []
     for store in applicable.stores:
         damaged += damaged_of(store, kernel.key)
-        others += unapplied_of(store, wanted, kernel.key)
+        where = "" if store is applicable.stores[0] else f" ({store.label})"
+        differing = unapplied_of(store, wanted, kernel.key)
+        others += [replace(item, reason=f"{item.reason}{where}") for item in differing]
     left = (*_measured_here(applicable, kernel, found), *_claims_left(found), *damaged, *others)
     command = _command(kernel, found, target, commands, damaged)
-    taken = _taken(applicable, kernel, found)
+    taken = _taken(kernel, found)
     if found.taken is None and not left:
         taken += " (no record of this kernel)"
     return Explanation(kernel.title, kernel.key, "", taken, left, command)
 
 
-def _taken(applicable: ApplicableRecords, kernel: KernelReport, found: KernelRecords) -> str:
+def _taken(kernel: KernelReport, found: KernelRecords) -> str:
     if kernel.schedule_source != TUNED or found.taken is None:
         why = f" ({kernel.note})" if kernel.note else ""
         if found.taken is not None and not found.searched:
@@ -182,15 +184,14 @@ def _taken(applicable: ApplicableRecords, kernel: KernelReport, found: KernelRec
         return f"{text}: the default schedule is the fastest"
     if record.ratio is not None and record.low is not None and record.high is not None:
         times = format_times(record.ratio, record.low, record.high)
-        return f"{text}, time relative to {_reference(applicable, found.taken)}: {times}"
+        return f"{text}, time relative to {_reference(found.taken)}: {times}"
     return text
 
 
-def _reference(applicable: ApplicableRecords, claim: Claim) -> str:
+def _reference(claim: Claim) -> str:
     """What a record was measured against: the first record of that schedule."""
-    record, stores = claim.record, applicable.stores
-    store = next(store for store in stores if store.name == claim.database)
-    known = queries.trials_of_schedules(store, record.key, [str(record.reference)])
+    record = claim.record
+    known = queries.trials_of_schedules(claim.store, record.key, [str(record.reference)])
     return f"record {known[0].number}" if known else f"schedule {record.reference}"
 
 
@@ -199,7 +200,7 @@ def _measured_here(
 ) -> Iterator[Unapplied]:
     """The schedules of the first database's own trials that were not taken."""
     counts = queries.statuses(applicable.stores[0], applicable.key(kernel.key), applicable.own)
-    is_taken = found.taken is not None and found.taken.database == applicable.stores[0].name
+    is_taken = found.taken is not None and found.taken.store is applicable.stores[0]
     slower = counts.pop(OK, 0) - is_taken
     noisy = sum(counts.pop(status, 0) for status in LOST_TO_NOISE)
     if slower > 0:

@@ -52,14 +52,14 @@ class Claim:
     """A record that speaks for a schedule: where it was measured, and how it came here.
 
     `confirmed`: a job has settled on it, or a check, and `unchanged`: it is the default schedule.
-    `database` is the name of the one that has it, `trials` are the ok ones that it was chosen from.
+    `store` is the database that has it, `trials` are the ok ones that it was chosen from.
     """
 
     record: TrialRecord
     confirmed: bool
     cpu: str
     addition: Addition | None
-    database: str
+    store: Store
     unchanged: bool = False
     trials: int = 1
 
@@ -261,7 +261,7 @@ class _Source:
         record, confirmed = found
         came = None if addition is None else self.additions.get(addition)
         cpu = str(record.machine.get("cpu", ""))
-        return Claim(record, confirmed, cpu, came, self.store.name)
+        return Claim(record, confirmed, cpu, came, self.store)
 
 
 def _promise(claim: Claim, key: TaskKey) -> tuple[bool, bool, float]:

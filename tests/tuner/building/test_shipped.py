@@ -91,7 +91,8 @@ def test_it_is_asked_behind_the_database_and_its_layers(fleet: Fleet) -> None:
     _, result = fleet.build(settings={"database.layers": layers, "database.shipped": True})
     found = {use.report.key: use for use in result.report.kernels}
     assert found[first].standing == found[second].standing == "confirmed here"
-    assert str(found[second].report.record_id).startswith(layers[0])
+    assert str(found[second].report.record_id).startswith("team.db:")
+    assert {str(found[key].report.record_id).partition(":")[0] for key in rest} == {"shipped"}
     assert {found[key].standing for key in rest} == {f"confirmed on {HERE}"}
     _, result = fleet.build(settings={"database.layers": layers})
     assert f"confirmed on {HERE}" not in standings(result)
