@@ -55,7 +55,6 @@ from tunefarm.tuner.commands.options import (
     option,
     tune_options,
 )
-from tunefarm.tuner.commands.reduce_cli import reduce
 from tunefarm.tuner.commands.run_cli import run
 from tunefarm.tuner.commands.support_cli import docs, doctor, zoo
 from tunefarm.tuner.commands.typed_command import next_build, to_go_on, typed_command
@@ -80,7 +79,7 @@ app.add_typer(database, name="db")
 app.add_typer(farm, name="farm")
 add_live_commands(app)
 app.add_typer(jobs, name="jobs")
-for _command in (zoo, build, run, generate, bench, report, verify, doctor, inspect, reduce, docs):
+for _command in (zoo, build, run, generate, bench, report, verify, doctor, inspect, docs):
     app.command(cls=Command)(_command)
 
 

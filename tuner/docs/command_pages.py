@@ -142,11 +142,6 @@ EXAMPLES: Mapping[str, _Example] = {
     "tune inspect": _Example(
         "tune inspect mlp.onnx --stage kernels\ntune inspect mlp.onnx --stage loops --db tuning.db"
     ),
-    "tune reduce": _Example(
-        "tune reduce model.onnx --check onnxruntime\n"
-        "tune reduce model.onnx --check mine.py:still_fails -o small.onnx",
-        runs=False,
-    ),
     "tune report": _Example("tune report --db tuning.db --html report.html"),
     "tune status": _Example("tune status --db tuning.db"),
     "tune stop": _Example("tune stop last --db tuning.db", runs=False),

@@ -103,7 +103,6 @@ def test_a_group_alone_shows_what_it_has(say: Any, group: tuple[str, ...]) -> No
         ("--seed 1 build m.onnx", "options of 'build' go after it: tune build --"),
         ("m.onnx -q -v", "--quiet and --verbose exclude each other"),
         ("m.onnx --json - --json-progress -", "cannot both write to stdout"),
-        ("reduce m.onnx p.onnx --check build", "(p.onnx) (see tune reduce --help)"),
         ("biuld", "Did you mean 'build'? (see tune --help)"),
         ("build --model m.onnx", "tune build needs --output PATH (see tune build --help)"),
         ("build --modle m.onnx", "--model) (see tune build --help)"),
@@ -118,7 +117,6 @@ def test_wrong_words_are_told_with_what_to_type(say: Any, line: str, told: str) 
 
 
 def test_a_model_that_is_an_argument_stands_once_in_the_usage(say: Any) -> None:
-    assert say("reduce --help")[1].splitlines()[0].count("MODEL") == 1
     assert say("inspect --help")[1].splitlines()[0].endswith(" MODEL")
 
 
