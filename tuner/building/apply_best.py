@@ -161,8 +161,8 @@ class Records:
         *,
         accept_nominees: bool = False,
     ) -> None:
-        """`model_hash` is that of the graph as it was imported. Records that nobody has met on this
-        CPU apply only with `accept_nominees`."""
+        """`model_hash` is that of the graph as it was imported. What nobody has met on this CPU
+        applies only with `accept_nominees`: records, and what is predicted from other kernels'."""
         self.choose: ChooseSchedule | None = None
         self.applicable: ApplicableRecords | None = None
         self._store, self._numerics = store, settings.compile.numerics
@@ -183,7 +183,7 @@ class Records:
             target,
             threads,
             numerics,
-            predict=not store.is_shipped,  # what is shipped was confirmed, for its own kernels
+            predict=accept_nominees and not store.is_shipped,
             applicable=self.applicable,
         )
 
