@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tunefarm.measure.sandbox.import_role import ImportRole
+from tunefarm.measure.sandbox.import_model import ImportRole
 from tunefarm.measure.sandbox.messages import Message, read_message, write_message
 from tunefarm.measure.sandbox.worker_process import Role
 from tunefarm.measure.sandbox.worker_settings import WorkerSettings

@@ -54,7 +54,6 @@ from tunefarm.compiler.loops.ir import (
 )
 from tunefarm.compiler.loops.known_padding import nodes
 from tunefarm.compiler.loops.needed_statements import Facts, NeededStatements, holds, outside_of
-from tunefarm.compiler.loops.parallel_profit import parallel_profit
 from tunefarm.compiler.loops.row_tiles import is_rare, tiles_of_rows, unrolled_rows, worth_cutting
 from tunefarm.compiler.loops.size_conditions import (
     Condition,
@@ -65,6 +64,7 @@ from tunefarm.compiler.loops.size_conditions import (
     strongest,
 )
 from tunefarm.compiler.loops.split_borders import split_borders, split_guarded_copies
+from tunefarm.compiler.loops.thread_shares import parallel_profit
 from tunefarm.compiler.types.dtypes import DType
 
 # --- Fused loops whose parts end at run time: one loop over as many rounds as the parts have -----

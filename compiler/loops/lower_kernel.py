@@ -38,14 +38,13 @@ from tunefarm.compiler.loops.loop_ranges import (
     padded_extents,
 )
 from tunefarm.compiler.loops.region import Region, User, required_region, required_regions
-from tunefarm.compiler.loops.scan_loops import scan_loops
-from tunefarm.compiler.loops.scatter_loops import scatter_loops
 from tunefarm.compiler.loops.scheduled_kernel import ScheduledKernel
 from tunefarm.compiler.loops.separate_rows import separate_rows
 from tunefarm.compiler.loops.skip_kept import skip_kept
 from tunefarm.compiler.loops.stage_loops import StageLoops
 from tunefarm.compiler.loops.stage_state import StageState
 from tunefarm.compiler.loops.tile_loops import tile_loops
+from tunefarm.compiler.loops.walk_loops import scan_loops, scatter_loops
 
 MOST_PRIVATE = 256
 """Bytes of an intermediate result that is private to the thread, not in the workspace."""

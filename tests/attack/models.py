@@ -33,7 +33,7 @@ from tunefarm.compiler.limits import Limits
 from tunefarm.compiler.pipeline import compile_model
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.types.tensor_type import Array
-from tunefarm.measure.sandbox.import_role import ImportRole, graph_of
+from tunefarm.measure.sandbox.import_model import ImportRole, graph_of
 from tunefarm.measure.sandbox.messages import Message
 from tunefarm.measure.sandbox.worker_settings import WorkerSettings
 

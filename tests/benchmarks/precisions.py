@@ -44,7 +44,7 @@ from tunefarm.compiler.types.tensor_type import Array
 from tunefarm.tuner.calibration.collect import calibrate, too_sensitive
 from tunefarm.tuner.calibration.data import SampleForm, Samples
 from tunefarm.tuner.calibration.ranges import METHODS, Method
-from tunefarm.tuner.commands.accuracy import error_of
+from tunefarm.tuner.commands.bench import error_of
 from tunefarm.tuner.confirm.drawn_inputs import seeded_inputs
 
 FIRST_CALIBRATED = 100_000

@@ -25,7 +25,7 @@ from tests.tuner.pages.parsed import details, parsed
 from tunefarm import compiler
 from tunefarm.db import queries
 from tunefarm.db.store import Store
-from tunefarm.tuner.commands.accuracy import error_of
+from tunefarm.tuner.commands.bench import error_of
 from tunefarm.tuner.commands.cli import app
 from tunefarm.tuner.commands.command_line import run_command
 from tunefarm.tuner.confirm.drawn_inputs import seeded_inputs

@@ -20,7 +20,6 @@ from tunefarm.tuner.commands.command_line import prepare, report_tiles, show
 from tunefarm.tuner.commands.database_cli import database
 from tunefarm.tuner.commands.entry import began, begins
 from tunefarm.tuner.commands.farm_cli import farm
-from tunefarm.tuner.commands.generate_cli import generate
 from tunefarm.tuner.commands.inspect_cli import inspect
 from tunefarm.tuner.commands.jobs_cli import jobs
 from tunefarm.tuner.commands.live_cli import add_live_commands, report
@@ -55,7 +54,7 @@ from tunefarm.tuner.commands.options import (
     option,
     tune_options,
 )
-from tunefarm.tuner.commands.run_cli import run
+from tunefarm.tuner.commands.run_cli import generate, run
 from tunefarm.tuner.commands.support_cli import docs, doctor, zoo
 from tunefarm.tuner.commands.typed_command import next_build, to_go_on, typed_command
 from tunefarm.tuner.commands.usage import FIRST_STEPS, Command, Workflow

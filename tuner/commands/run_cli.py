@@ -1,23 +1,34 @@
-"""`tune run`: a compiled model in, its outputs and latency out."""
+"""`tune run` and `tune generate`: commands that run a compiled model."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
+from tunefarm.compiler.errors import SettingsError
 from tunefarm.compiler.function_modules import load_modules
 from tunefarm.tuner.commands.command_files import check_files
-from tunefarm.tuner.commands.command_line import show
+from tunefarm.tuner.commands.command_line import show, write_json
 from tunefarm.tuner.commands.options import (
     INPUT_FORM,
     FunctionsOption,
     JsonOption,
     ThreadsOption,
+    UsageError,
     argument,
     files_of,
     named_values,
     numbers_of,
     option,
 )
+from tunefarm.tuner.commands.verbosity import is_quiet
+
+if TYPE_CHECKING:
+    from tunefarm.compiler.generation import Generator, Sampling
 
 
 # Long: one parameter for each option.
@@ -66,3 +77,147 @@ def run(
     if output is not None:
         write_outputs(outputs, output)
     show(json, result.to_json(), *run_parts(result))
+
+
+# `tune generate`: a compiled decoder and a prompt in, tokens out as they are drawn.
+
+
+_TOKENIZER = "tokenizer.json"
+
+
+# Long: one parameter for each option.
+def generate(
+    artifact: Annotated[str, argument("FILE", "Artifact of tune build.")],
+    prompt_ids: Annotated[
+        list[str] | None,
+        option(
+            "--prompt-ids 1,15,7",
+            "A prompt as token ids; several (repeatable) must have equally many.",
+        ),
+    ] = None,
+    prompt: Annotated[
+        list[str] | None,
+        option("--prompt TEXT", "A prompt as text, for a --tokenizer (repeatable)."),
+    ] = None,
+    tokenizer: Annotated[
+        str | None,
+        option(
+            "--tokenizer FILE",
+            "Tokenizer of the package tokenizers [default: tokenizer.json next to FILE].",
+        ),
+    ] = None,
+    max_tokens: Annotated[
+        int, option("--max-tokens N", "Maximum number of tokens to generate.", min=1)
+    ] = 128,
+    temperature: Annotated[
+        float, option("--temperature T", "Of sampling; 0 takes the likeliest token.", min=0.0)
+    ] = 0.0,
+    top_k: Annotated[
+        int, option("--top-k K", "Sample from the K likeliest tokens; 0: all.", min=0)
+    ] = 0,
+    top_p: Annotated[
+        float,
+        option("--top-p P", "Sample from the likeliest tokens that have probability P together."),
+    ] = 1.0,
+    seed: Annotated[int, option("--seed S", "Seed of sampling.", min=0)] = 0,
+    stop: Annotated[
+        list[int] | None, option("--stop ID", "Stop after this token id (repeatable).")
+    ] = None,
+    threads: ThreadsOption = None,
+    functions: FunctionsOption = None,
+    json: JsonOption = None,
+) -> None:
+    """Generate tokens with a compiled decoder, printed as they are drawn."""
+    load_modules(functions or ())
+    if bool(prompt) == bool(prompt_ids):
+        raise UsageError("give either --prompt-ids or --prompt")
+    file = tokenizer or str(Path(artifact).with_name(_TOKENIZER)) if prompt else None
+    check_files(reads=[artifact], writes=[json])
+    from tunefarm.compiler.generation import Generator, Sampling
+
+    reader = None if file is None else _tokenizer(file)
+    prompts = [_ids(text) for text in prompt_ids or ()]
+    prompts += [reader.encode(text).ids for text in prompt or ()] if reader else []
+    generator = Generator(artifact, threads)
+    result = _stream(
+        generator,
+        prompts,
+        reader,
+        max_tokens,
+        Sampling(temperature, top_k, top_p, seed),
+        stop or (),
+        shown=json != "-",
+    )
+    write_json(json, result)
+    if not is_quiet():
+        print(
+            f"{result['prompt_tokens']} tokens of the prompt in {result['first_s']:.3f} s, then "
+            f"{result['tokens_per_s']:.1f} tokens a second",
+            file=sys.stderr,
+        )
+
+
+def _stream(
+    generator: Generator,
+    prompts: Sequence[Sequence[int]],
+    reader: Any,
+    max_tokens: int,
+    sampling: Sampling,
+    stop: Sequence[int],
+    *,
+    shown: bool,
+) -> dict[str, Any]:
+    """Generate; a single prompt's tokens are printed one by one, those of several at the end."""
+    found: list[list[int]] = [[] for _ in prompts]
+    printed, times = "", [time.perf_counter()]
+    for tokens in generator.stream(prompts, max_tokens, sampling, stop):
+        times.append(time.perf_counter())
+        for row, token in zip(found, tokens, strict=True):
+            if token is not None:
+                row.append(token)
+        if shown and len(found) == 1:
+            text = _text(found[0], reader)
+            if not text.endswith("\N{REPLACEMENT CHARACTER}"):  # more tokens complete a character
+                print(text.removeprefix(printed), end="", flush=True)
+                printed = text
+    texts = [_text(row, reader) for row in found]
+    if shown:
+        print(texts[0].removeprefix(printed) if len(texts) == 1 else "\n".join(texts))
+    steps = len(times) - 2
+    return {
+        "tokens": found,
+        **({} if reader is None else {"texts": texts}),
+        "prompt_tokens": sum(map(len, prompts)),
+        "first_s": times[1] - times[0],
+        "tokens_per_s": len(found) * steps / (times[-1] - times[1]) if steps else 0.0,
+    }
+
+
+def _text(tokens: Sequence[int], reader: Any) -> str:
+    """Tokens as they are printed."""
+    if reader is None:
+        return ",".join(map(str, tokens))
+    text: str = reader.decode(tokens)
+    return text
+
+
+def _ids(text: str) -> list[int]:
+    if not re.fullmatch(r"\s*\d{1,9}\s*(,\s*\d{1,9}\s*)*", text):
+        raise UsageError(f"--prompt-ids {text}: give token ids separated by commas, as in 1,15,7")
+    return [int(part) for part in text.split(",")]
+
+
+def _tokenizer(file: str) -> Any:
+    """The tokenizer of a file. Raises SettingsError where the package or the file is missing."""
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        raise SettingsError(
+            "--prompt needs the package tokenizers, which is not installed",
+            hint="pip install tokenizers, or give --prompt-ids",
+        ) from None
+    check_files(reads=[file])
+    try:
+        return Tokenizer.from_file(file)
+    except Exception as error:  # the package raises nothing more precise
+        raise SettingsError(f"{file} is no tokenizer: {error}") from error

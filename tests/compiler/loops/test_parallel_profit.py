@@ -15,8 +15,8 @@ from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder, KernelCall, ValidExtent
 from tunefarm.compiler.kernels.recurrence import recurrence_of
 from tunefarm.compiler.loops.ir import For, LoopKind, walk
-from tunefarm.compiler.loops.parallel_profit import MIN_SHARED_PRODUCTS, STORED
 from tunefarm.compiler.loops.printer import format_loops
+from tunefarm.compiler.loops.thread_shares import MIN_SHARED_PRODUCTS, STORED
 from tunefarm.compiler.pipeline import kernels_of
 from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.schedule import Schedule

@@ -10,7 +10,7 @@ import pytest
 
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import Array, TensorType
-from tunefarm.tuner.commands.accuracy import MOST_INPUTS, References, error_of
+from tunefarm.tuner.commands.bench import MOST_INPUTS, References, error_of
 from tunefarm.tuner.commands.engines import Inputs
 from tunefarm.tuner.confirm.drawn_inputs import seeded_inputs
 

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from tunefarm.tuner.pages.best_curve import HEIGHT, MOST_TICKS, WIDTH, best_curve, round_values
+from tunefarm.tuner.pages.page import HEIGHT, MOST_TICKS, WIDTH, best_curve, round_values
 from tunefarm.tuner.reports.job_state import MOST_MOMENTS, JobState, Moment, with_moment
 
 HISTORY = (Moment(5.0, 10, 8e-3), Moment(20.0, 40, 6e-3), Moment(65.0, 90, 4e-3))
