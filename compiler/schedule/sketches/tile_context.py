@@ -221,10 +221,8 @@ class TileContext:
         return sum(float(item.footprint(points)[0]) for item in read)
 
     @cached_property
-    def strewn(self) -> bool:
-        """Terms of a sum lie so that they compete for few sets of the second-level cache, too."""
-        ways = self.target.machine.l2.ways
-        way = self.target.l2_bytes // ways
+    def _jumps(self) -> list[int]:
+        """Bytes between the terms of a sum that lie half a page or more apart, by operand."""
         (inner,) = self.roles.reduce[-1:]
         numbers = {name: number for number, name in enumerate(self.extents)}
         constants = {buffer.name for buffer in self.kernel.inputs if buffer.constant}
@@ -234,10 +232,20 @@ class TileContext:
             if operand.name not in constants
             and operand.moves_with(len(numbers))[numbers[self.roles.vector]]
         ]
-        return any(
-            stride >= PAGE // 2 and self.extents[inner] > way // math.gcd(stride, way) * ways
-            for stride in strides
-        )
+        return [stride for stride in strides if stride >= PAGE // 2]
+
+    @property
+    def jumps(self) -> bool:
+        """Each vector is read once, by sums that go from page to page."""
+        return not self.broadcasts and self.extent(self.roles.column) == 1 and bool(self._jumps)
+
+    @cached_property
+    def strewn(self) -> bool:
+        """Terms of a sum lie so that they compete for few sets of the second-level cache, too."""
+        ways = self.target.machine.l2.ways
+        way = self.target.l2_bytes // ways
+        terms = self.extents[self.roles.reduce[-1]]
+        return any(terms > way // math.gcd(stride, way) * ways for stride in self._jumps)
 
     @cached_property
     def streamed(self) -> frozenset[str]:

@@ -177,10 +177,13 @@ def step_cycles(context: TileContext, columns: Numbers, vectors: Numbers) -> Num
     spends max(c v / 2, loads / 2, 4) cycles on a step of c columns and v vectors; the loop's own
     are added. With an operand that is broadcast there are c + v loads, else more. Vectors of all
     steps that exceed the first-level cache come anew from the second for each tile of columns.
+    Sums down a column of long rows read each vector once: wide tiles jump from row to row as rarely
+    as they can.
     """
     steps, machine = context.reduction, context.target.machine
     width = context.element_bytes * context.lanes
     far = steps * vectors * width > context.target.l1_bytes
+    far = far & (not context.jumps)
     streamed = np.where(far, SHORT_STREAMS * vectors * width / machine.l2.read, 0.0)
     loaded = context.loads_of_step(columns, vectors)
     if (held := context.form.held) is not None:

@@ -34,6 +34,14 @@ def test_a_smaller_last_tile_does_not_make_tiles_one_vector_wide(kernel: FusedKe
     assert isinstance(tile, tuple) and int(tile[1]) > 1
 
 
+@pytest.mark.parametrize("rows", [200, 512])
+@pytest.mark.parametrize("columns", [512, 1000, 1024])
+def test_sums_down_long_rows_read_several_vectors_of_each(rows: int, columns: int) -> None:
+    reduced = ("reduce_sum", ["x0"], {"axes": (0,), "keepdims": True})
+    default = default_of(kernel_of([f32(rows, columns)], [reduced]), "x86-64-v4")
+    assert default["tile"][1] >= 8
+
+
 def test_sums_go_over_unpacked_weights_as_they_lie() -> None:
     types = [f32(1, 8, 500), f32(256, 8, 5)]
     kernel = kernel_of(types, [("conv", ["x0", "x1"], {})], ["x1"])
