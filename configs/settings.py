@@ -254,21 +254,36 @@ class Settings(_Section):
         return self.model_dump(mode="json")
 
 
-class CacheTable(_Section):
-    """A level of cache as one core sees it; its size is the target's."""
+class _Level(_Section):
+    """A level of cache, or memory behind all of them, as one core sees it."""
 
-    line_bytes: Annotated[int, Field(ge=16, le=1024)] = 64
-    """Bytes of a line."""
-    ways: Annotated[int, Field(ge=1, le=64)]
-    """Lines whose addresses fall on the same set."""
     read: Rate
     """Bytes a cycle in one long stream: loaded from the first level, moved nearer from others."""
     write: Rate
     """Bytes a cycle that are written in one long stream."""
     latency: Cycles
     """Cycles from an address to its value."""
+    interleaved: Rate | None = None
+    """Bytes a cycle of operands that tiles read between others; None: a third of `read`, as 4 and
+    16 of the 12 and 48 bytes of memory and L2 came on a Zen 5."""
+
+    @property
+    def of_tiles(self) -> float:
+        """`interleaved`, as it is taken to be."""
+        return self.interleaved or self.read / 3.0
+
+
+class CacheTable(_Level):
+    """A level of cache; its size is the target's."""
+
+    line_bytes: Annotated[int, Field(ge=16, le=1024)] = 64
+    """Bytes of a line."""
+    ways: Annotated[int, Field(ge=1, le=64)]
+    """Lines whose addresses fall on the same set."""
     stride: Annotated[int, Field(ge=16, le=1 << 20)] | None = None
     """Bytes that a loop may step through in a turn and still be read ahead of; None: any."""
+    crowded: Annotated[float, Field(ge=1, le=10)] | None = None
+    """Times as long take products whose data lies whole pages apart, in few sets; None: once."""
 
     @property
     def round_trip(self) -> float:
@@ -276,15 +291,9 @@ class CacheTable(_Section):
         return 1.0 / (1.0 / self.read + 1.0 / self.write)
 
 
-class MemoryTable(_Section):
+class MemoryTable(_Level):
     """Memory behind all caches."""
 
-    read: Rate
-    """Bytes a cycle that one core reads one after the other."""
-    write: Rate
-    """Bytes a cycle that one core writes one after the other."""
-    latency: Cycles
-    """Cycles from an address to its value."""
     streams: Annotated[float, Field(ge=1, le=1024)]
     """Cores that read at the speed of one core together; more of them wait for memory."""
 

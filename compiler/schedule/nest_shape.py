@@ -21,8 +21,6 @@ from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.stage import Stage
 
 PAGE = 4096  # bytes; the sets of a first-level cache repeat after so many
-SHORT_STREAMS = 3.0  # times as long as a long stream take those of operands that tiles read between
-# others: of the 12 and 48 bytes a cycle of memory and L2 4 and 16 came (Zen 5)
 LOOP_CYCLES = 0.3  # of a step of a sum, for its loop
 TILE_CYCLES = 24  # to begin a register tile's sums, and to store them (measured on Zen 5)
 REST = 1.5  # times as long as in whole tiles takes what they leave over (measured on Zen 5)

@@ -135,14 +135,17 @@ class _Bench:
             "read": _rounded(self._bytes(loops.read_loop(self.target), size)),
             "write": _rounded(self._bytes(loops.write_loop(self.target), size)),
             "latency": _rounded(self._latency(size, known.line_bytes)),
+            "interleaved": known.interleaved,
+            "crowded": known.crowded,
         }
 
-    def _memory(self, size: int) -> dict[str, float]:
+    def _memory(self, size: int) -> dict[str, float | None]:
         return {
             "read": _rounded(self._bytes(loops.read_loop(self.target), size)),
             "write": _rounded(self._bytes(loops.write_loop(self.target), size)),
             "latency": _rounded(self._latency(size, self.target.machine.l1.line_bytes)),
             "streams": _rounded(max(1.0, self._streams(size))),
+            "interleaved": self.target.machine.memory.interleaved,
         }
 
     def _streams(self, size: int) -> float:

@@ -11,7 +11,6 @@ import numpy as np
 from tunefarm.compiler.loops.row_tiles import tiles_of_rest
 from tunefarm.compiler.schedule.nest_shape import (
     LOOP_CYCLES,
-    SHORT_STREAMS,
     Mask,
     Numbers,
 )
@@ -184,7 +183,7 @@ def step_cycles(context: TileContext, columns: Numbers, vectors: Numbers) -> Num
     width = context.element_bytes * context.lanes
     far = steps * vectors * width > context.target.l1_bytes
     far = far & (not context.jumps)
-    streamed = np.where(far, SHORT_STREAMS * vectors * width / machine.l2.read, 0.0)
+    streamed = np.where(far, vectors * width / machine.l2.of_tiles, 0.0)
     loaded = context.loads_of_step(columns, vectors)
     if (held := context.form.held) is not None:
         taps = context.extents[held.across]

@@ -140,13 +140,21 @@ def winograd_sketches(kernel: FusedKernel, target: Target, threads: int) -> list
     direct = counted.pop(1)
     sketches = {m: _sketch(kernel, conv, m, target, threads) for m in TRANSFORMS}
     for m, sketch in sketches.items():
-        counted[m] *= default_waiting(sketch, threads) if sketch is not None else 1.0
+        if sketch is not None:
+            counted[m] *= default_waiting(sketch, threads)
+            counted[m] += _meetings(sketch) * threads * target.machine.threads.hand_over
     best = sorted(TRANSFORMS, key=counted.__getitem__)
     leads = MARGIN * counted[best[0]] < direct
     if narrow_terms(conv, target) > 1:  # a rival twice as fast leaves no room for stalls
         leads = leads and not stalls(conv, best[0], lanes)
     ordered = [sketches[m] for m in best]
     return [replace(sketch, leads=leads) for sketch in ordered if sketch is not None]
+
+
+def _meetings(sketch: Sketch) -> int:
+    """How often threads meet in the default schedule before they share what direct forms do."""
+    choices = dict(zip((choice.name for choice in sketch.choices), sketch.default, strict=True))
+    return int(choices.get("share", "rows") != "rows")
 
 
 def _sketch(

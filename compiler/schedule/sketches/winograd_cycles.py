@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from tunefarm.compiler.kernels.stage import Axis
 from tunefarm.compiler.kernels.winograd import BlockedConv
-from tunefarm.compiler.schedule.nest_shape import PAGE, SHORT_STREAMS
+from tunefarm.compiler.schedule.nest_shape import PAGE
 from tunefarm.compiler.schedule.sketches.tile_dots import float_products
 from tunefarm.compiler.schedule.steps.placement import STACK_BYTES
 from tunefarm.compiler.target import Target
@@ -47,9 +47,10 @@ def cycles(
     block = default_block(conv, m, lanes) if block is None else block
     if block is None:
         return math.inf
+    products *= (machine.l1.crowded or 1.0) if _stalls(conv, block) else 1.0
     high, wide = block
     passes = max(1, conv.n.extent * rows // high) * -(-columns // wide)
-    streamed = SHORT_STREAMS * filters / machine.memory.read
+    streamed = filters / machine.memory.of_tiles
     if filters > target.l2_bytes:
         again = machine.l3 if 4 * filters <= target.l3_bytes else machine.memory
         streamed += (passes - 1) * filters / again.read
@@ -66,7 +67,7 @@ def direct_gain(conv: BlockedConv, m: int, target: Target, plane: tuple[int, int
     lanes = conv.oci.extent
     vectors = conv.inputs * conv.ocb.extent * 9
     filters = vectors * lanes * DType.F32.bytes
-    read = SHORT_STREAMS * filters / target.machine.memory.read
+    read = filters / target.machine.memory.of_tiles
     height, width = plane
     small = replace(conv, n=Axis("n", 1), oh=Axis("oh", height), ow=Axis("ow", width))
     direct = max(cycles(small, 1, lanes, target), read)
@@ -86,7 +87,7 @@ def direct_below(conv: BlockedConv, m: int, target: Target) -> int:
 def stalls(conv: BlockedConv, m: int, lanes: int) -> bool:
     """Are the positions of a tile stored so many bytes apart that they share the sets of a cache?
 
-    That is not part of the count.
+    That is part of the count where the machine's table has what it costs.
     """
     block = default_block(conv, m, lanes)
     return block is None or _stalls(conv, block)

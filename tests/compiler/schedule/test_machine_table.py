@@ -51,6 +51,18 @@ def test_winograd_is_default_where_memory_brings_its_filters_in_time() -> None:
     assert first(kernel).name.startswith("winograd"), "tables of one process are apart"
 
 
+def test_winograd_is_default_where_tiles_read_its_many_filters_fast() -> None:
+    kernel = conv(512, 7)
+    assert first(kernel).name.startswith("tiled")
+    assert first(kernel, target=with_numbers("memory", interleaved=8.0)).name == "winograd2"
+
+
+def test_winograd_is_no_default_where_threads_meet_longer_than_it_saves() -> None:
+    kernel, slow = conv(64, 12), with_numbers("threads", hand_over=1e5)
+    assert first(kernel, 2).name.startswith("winograd")
+    assert first(kernel, 2, slow).name.startswith("tiled")
+
+
 def test_threads_share_a_stream_that_outlasts_their_meeting() -> None:
     kernel = matmul(1, 64, 1024)
     assert "chunks" in choices_of(first(kernel, 2))
