@@ -88,9 +88,14 @@ def _joined(body: Body, needed: NeededStatements) -> Body:
 
 @dataclass(frozen=True, slots=True)
 class _Batches:
-    """A loop over batches, the first tile of rows in it, and what ends both."""
+    """A loop over batches, the first tile of rows in it, and what ends both.
+
+    Loops over `columns` lie between: of tiles they are the outer ones, so that weights are read
+    once for all batches.
+    """
 
     loop: For
+    columns: tuple[For, ...]
     batch_end: Condition
     variable: str  # of the loop over tiles of rows; "" if there is but one tile
     strip: SumTile
@@ -113,7 +118,7 @@ class _Batches:
         several = self.batch_end.at(self.loop.variable, self.count // 2)
         return all_of(several.to_expr(), unary("not", self.behind.to_expr()))
 
-    def loop_over_tiles(self) -> For:
+    def loop_over_tiles(self) -> Stmt:
         """The loop over tiles of so many batches; the last one begins earlier where it has to."""
         name, count, stop = self.loop.variable, self.count, self.loop.stop
         outer, start, inner = f"{name}.o", f"{name}.s", f"{name}.i"
@@ -125,16 +130,25 @@ class _Batches:
         body: Body = (jam.tile(),)
         if not is_even:
             body = (Let(start, binary("min", first, integer(stop - count)), body),)
-        return For(outer, 0, -(-stop // count), LoopKind.SERIAL, body)
+        made: Stmt = For(outer, 0, -(-stop // count), LoopKind.SERIAL, body)
+        for loop in reversed(self.columns):
+            made = replace(loop, body=(made,))
+        return made
 
 
 def _find(loop: For, needed: NeededStatements) -> _Batches | None:
     """What a loop over batches is made of; None of any other loop."""
     if loop.kind is not LoopKind.SERIAL or loop.start or loop.stop < 2:
         return None
-    found_strip = _strip(loop.body[0])
-    if found_strip is None:
-        return None
+    columns = list[For]()
+    while (found_strip := _strip(loop.body[0])) is None:
+        (between, *others) = loop.body
+        if others or not isinstance(between, For) or not between.is_whole:
+            return None
+        if between.kind is not LoopKind.SERIAL:
+            return None
+        columns.append(between)
+        loop = replace(loop, body=between.body)
     variable, strip = found_strip
     if any(isinstance(item, If) for item in walk(strip.sums)):
         return None
@@ -147,7 +161,7 @@ def _find(loop: For, needed: NeededStatements) -> _Batches | None:
             continue
         if not _have_roles(strip, loop.variable, rows.variables, variable):
             continue
-        found = _Batches(loop, ends[0], variable, strip, rows, item.at(variable, 0))
+        found = _Batches(loop, tuple(columns), ends[0], variable, strip, rows, item.at(variable, 0))
         if found.count > 1 and _is_all(found, item.at(variable, 1), needed):
             return found
     return None

@@ -71,14 +71,16 @@ def product(
     return FusedKernel("y", tuple(builder.inputs), tuple(builder.stages), "sum", tuple(limits))
 
 
-def schedule(*, columns: bool = False) -> Schedule:
-    """Tiles of eight rows, or of eight columns."""
+def schedule(*, columns: bool = False, between: bool = False) -> Schedule:
+    """Tiles of eight rows, or of eight columns; with blocks of columns between batches and rows."""
     axis, other = ("j", "i") if columns else ("i", "j")
     order = ("b", "j.o", "i", "j.i") if columns else ("b", "i.o", "i.i", "j")
+    order = ("b", "j.o", "i.o", "i.i", "j.i") if between else order
     return Schedule(
         (
             CacheWrite("sum", "acc"),
             Tile("sum", axis, 8),
+            *((Tile("sum", "j", COLUMNS // 2),) if between else ()),
             Reorder("sum", order),
             Unroll("sum", f"{axis}.i"),
             *((Unroll("sum", other),) if columns else ()),
@@ -108,10 +110,11 @@ def check(found: Any, inputs: dict[str, Any], sizes: tuple[int, int, int]) -> No
 
 @pytest.mark.parametrize(("rows", "batches"), [(1, 4), (2, 3), (2, 6), (3, 4), (17, 6), (2, 1)])
 @pytest.mark.parametrize("most", [4, 6])
-def test_all_that_is_needed_is_right(most: int, rows: int, batches: int) -> None:
+@pytest.mark.parametrize("between", [False, True])
+def test_all_that_is_needed_is_right(most: int, rows: int, batches: int, between: bool) -> None:
     batches = min(batches, most)
     kernel = product(most)
-    nest = lower(kernel, schedule())
+    nest = lower(kernel, schedule(between=between))
     verify_loops(nest)
     inputs = drawn(kernel, rows)
     result: Any = interpret(nest, {**inputs, SIZES: np.array([batches, rows, COLUMNS])})
@@ -135,6 +138,13 @@ def test_tiles_of_fewer_batches_than_there_are_when_they_run_are_left_out() -> N
 
 def test_the_last_tile_of_other_numbers_of_batches_begins_earlier() -> None:
     assert "b.s = min(b.o * 4, 2)" in format_loops(lower(product(6), schedule()))
+
+
+def test_blocks_of_columns_are_outside_of_tiles_of_batches() -> None:
+    text = format_loops(lower(product(4), schedule(between=True)))
+    joined, apart = text.split("for b in ")
+    assert 0 < joined.index("for j.o in ") < joined.index("for b.o in ")
+    assert apart.index("for j.o in ") < apart.index("for i.o in ")
 
 
 def test_products_by_what_each_batch_has_of_its_own_stay_apart() -> None:
