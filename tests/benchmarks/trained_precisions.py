@@ -11,7 +11,8 @@ is reported:
     task     agreement with the result in f32 (1 is equal): see `kind`
     error    max|y - f32| / max|f32| of the worst output of the worst input, and of the worst part
              of an output that is a concatenation
-    speed    time of f32 over that of the precision, median of interleaved pairs, default schedules
+    speed    time of f32 over that of the precision, median of interleaved pairs, default schedules;
+             of one thread its own time, as the longer run is interrupted more often
     size     bytes of the artifact over those of f32
 
 `auto` has a budget of `--max-error`; an error beyond it is marked with `!`. Precisions that fail
@@ -30,7 +31,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, thread_time
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -435,7 +436,9 @@ def rows_of(task: Task, model: Path, options: argparse.Namespace, folder: Path) 
             precision,
             task.agreement(found, expected),
             max(errors),
-            _speed(lowered, reference, unseen[0]),
+            _speed(
+                lowered, reference, unseen[0], thread_time if options.threads == 1 else perf_counter
+            ),
             _bytes(lowered, folder) / _bytes(reference, folder),
         )
 
@@ -461,16 +464,18 @@ def _run(executable: Executable, inputs: Inputs) -> Inputs:
     return {name: array.copy() for name, array in executable.run(dict(inputs)).items()}
 
 
-def _speed(lowered: Executable, reference: Executable, inputs: Inputs) -> float:
+def _speed(
+    lowered: Executable, reference: Executable, inputs: Inputs, clock: Callable[[], float]
+) -> float:
     """Seconds of the reference over those of the other, from runs in turn."""
     ratios = []
     for _ in range(PAIRS):
         seconds = []
         for executable in (reference, lowered):
             executable.run(dict(inputs))
-            begin = perf_counter()
+            begin = clock()
             executable.run(dict(inputs))
-            seconds.append(perf_counter() - begin)
+            seconds.append(clock() - begin)
         ratios.append(seconds[0] / seconds[1])
     return median(ratios)
 
