@@ -19,6 +19,8 @@ from tunefarm.compiler.types.tensor_type import Array
 # Bytes from which on an output starts at a cache line; for less that costs more than it brings.
 _WORTH_ALIGNING = 4096
 
+_HUGE_PAGE = 2 << 20
+
 Tables: TypeAlias = ctypes.Array[ctypes.c_void_p]
 
 _byte_at: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
@@ -52,10 +54,16 @@ def aligned_pieces(sizes: Sequence[int]) -> list[NewArray]:
     """What makes an array of at most so many bytes, for each of the sizes, in one piece of memory.
 
     NumPy asks for huge pages for pieces of 4 MiB. Weights of a decoder are smaller one by one, and
-    reading them from small pages takes up to twice as long where a hypervisor translates, too.
+    reading them from small pages takes up to twice as long where a hypervisor translates, too. The
+    piece begins at a huge page and fills its last one: else those at its ends would be small.
     """
     starts = list(accumulate(map(aligned, sizes), initial=0))
-    memory = aligned_empty((starts[-1],), np.dtype(np.uint8))
+    room = starts[-1]
+    if room >= _HUGE_PAGE // 2:
+        room = (room // _HUGE_PAGE + 2) * _HUGE_PAGE
+    memory = aligned_empty((room,), np.dtype(np.uint8))
+    if room != starts[-1]:
+        memory = memory[-address_of(memory) % _HUGE_PAGE :]
 
     def piece(start: int, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
         return np.ndarray(shape, dtype, memory, start)
