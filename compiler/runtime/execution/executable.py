@@ -51,7 +51,6 @@ from tunefarm.compiler.with_count import with_count
 
 if TYPE_CHECKING:
     from tunefarm.compiler.runtime.artefact.constants_check import ConstantsCheck
-    from tunefarm.compiler.runtime.execution.kernel_functions import KernelFunction
     from tunefarm.compiler.runtime.execution.profile import Clocked, Profile
     from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
     from tunefarm.compiler.strings.run_prefix import PrefixRun
@@ -260,17 +259,6 @@ class Executable:
         """Of the constants of all programs."""
         constants = (c for program in self._programs for c in program.spec.constants)
         return sum({id(constant): constant.nbytes for constant in constants}.values())
-
-    @property
-    def functions(self) -> Mapping[str, KernelFunction]:
-        """Each kernel as a function of arrays, by its name and the beginning of its key.
-
-        Raises `ArtefactError` for a file from before the types of their operands were kept.
-        """
-        from tunefarm.compiler.runtime.execution.kernel_functions import kernel_functions
-
-        self.check_constants()
-        return kernel_functions(self._programs, ctypes.addressof(self._runtime), self)
 
     @property
     def threads(self) -> int:

@@ -41,28 +41,6 @@ class Port:
     unaligned: int
 
 
-def ports_of(kind: str, types: Iterable[tuple[str, TensorType]]) -> tuple[Port, ...]:
-    """The ports of one kind, in the model's order."""
-    return tuple(
-        Port(kind, i, name, type, type.dtype.numpy, type.shape, type.bytes, type.dtype.bytes - 1)
-        for i, (name, type) in enumerate(types)
-    )
-
-
-def checked(port: Port, given: object) -> AnyArray:
-    """What was given as an array of the port's type, over the same memory where there is one.
-
-    Raises `InputError` for what is no array, on another device, or of another type or shape.
-    """
-    array = as_elements(port, given)
-    if array.shape != port.shape:
-        raise InputError(
-            f"{port.kind} {port.name!r} has the shape {list(array.shape)}, "
-            f"the model was built for {list(port.shape)}"
-        )
-    return array
-
-
 def as_elements(port: Port, given: object) -> AnyArray:
     """As `checked`, for an array of any shape."""
     if type(given) is np.ndarray and given.dtype == port.dtype:
@@ -74,13 +52,6 @@ def as_elements(port: Port, given: object) -> AnyArray:
             f"the model {'takes' if port.kind == 'input' else 'gives'} {port.type.dtype}",
             hint=f"convert it with .astype(numpy.{port.dtype})" if port.kind == "input" else "",
         )
-    return array
-
-
-def checked_output(port: Port, given: object) -> AnyArray:
-    """What was given for an output as an array that kernels can write to, else `InputError`."""
-    array = checked(port, given)
-    check_writable(port, array, given)
     return array
 
 
