@@ -42,7 +42,10 @@ class Port:
 
 
 def as_elements(port: Port, given: object) -> AnyArray:
-    """As `checked`, for an array of any shape."""
+    """What was given as an array of the port's type, over the same memory where there is one.
+
+    Raises `InputError` for what is no array, on another device, or of another type.
+    """
     if type(given) is np.ndarray and given.dtype == port.dtype:
         return given
     array = _as_array(f"{port.kind} {port.name!r}", given)
