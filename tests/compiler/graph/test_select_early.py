@@ -5,9 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.compiler.graph.graph_helpers import GraphMaker, assert_same_meaning, operators
+from tests.compiler.graph.graph_helpers import (
+    GraphMaker,
+    assert_close,
+    assert_same_meaning,
+    evaluate_graph,
+    operators,
+    random_inputs,
+)
 from tunefarm.compiler.graph import select_early
 from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.verify import verify_graph
 from tunefarm.compiler.types.dtypes import DType
 
 _ROWS, _FEATURES = 6, 4
@@ -92,3 +100,23 @@ def test_places_that_a_run_computes_stay_behind_what_computes_them(is_known: boo
     early = select_early.run(graph)
     assert (operators(early)[0] == "shift") == is_known
     assert (early == graph) != is_known
+
+
+@pytest.mark.parametrize("bounds", [[1], [1, -2]])
+@pytest.mark.parametrize("by_sizes", [True, False])
+def test_bounds_of_keys_move_with_the_queries(bounds: list[int], by_sizes: bool) -> None:
+    maker = GraphMaker()
+    x, last = maker.input(2, _ROWS, _FEATURES), maker.input(2, dtype=DType.I64)
+    query = maker.node("matmul", x, maker.weights(_FEATURES, _FEATURES))
+    mixed = maker.node("attention", query, x, x, maker.constant(np.array(bounds)), causal=True)
+    two = (
+        maker.node("shift", mixed, last, axis=1, start=0, end=1, extent=2)
+        if by_sizes
+        else maker.node("slice", mixed, shape=(2, 2, _FEATURES), starts=(0, 3, 0), steps=(1, 1, 1))
+    )
+    graph = maker.graph(two)
+    early = select_early.run(graph)
+    assert _shapes(early, "attention") == _shapes(early, "matmul") == [(2, 2, _FEATURES)]
+    inputs = {**random_inputs(graph), last: np.array([3, _ROWS])}
+    verify_graph(early)
+    assert_close(evaluate_graph(early, inputs), evaluate_graph(graph, inputs))
