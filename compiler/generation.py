@@ -184,7 +184,8 @@ class Generator:
         self.ports = DecoderPorts.of(self.executable)
         self._lengths = _Lengths.of(self.executable, self.ports)
         self.capacity = self._lengths.capacity
-        self.caches: dict[str, AnyArray] = {}
+        self._steps = self.executable.growing()
+        self._others: dict[str, AnyArray] = {}  # caches that no run writes over
         self._count = 0  # tokens of a call that the caches are laid out for
         self._made = -1  # tokens that the last call left in the caches
         self._held: Tokens = np.empty((0, 0), np.int64)  # [batch, tokens] that the caches hold
@@ -194,6 +195,17 @@ class Generator:
     def cached(self) -> int:
         """Tokens of each row that the caches hold."""
         return int(self._held.shape[1])
+
+    @property
+    def caches(self) -> dict[str, AnyArray]:
+        """Keys and values by the names of inputs."""
+        return self._steps.caches | self._others
+
+    @caches.setter
+    def caches(self, caches: Mapping[str, AnyArray]) -> None:
+        own = {*self.executable.in_place.values()}
+        self._steps.caches = {name: cache for name, cache in caches.items() if name in own}
+        self._others = {name: cache for name, cache in caches.items() if name not in own}
 
     @property
     def cache_bytes(self) -> int:
@@ -322,13 +334,12 @@ class Generator:
             inputs[ports.positions][...] = np.arange(past, past + count)
         if ports.mask:
             inputs[ports.mask] = self._feed(ports.mask, batch, past + count)
-        if past == self._made:
-            inputs |= self.caches
-        else:
-            for name, cache in self.caches.items():
-                inputs[name] = self._lengths.part(name, cache, past)
-        results = self.executable.run(inputs, in_place=True)
-        self.caches = {input: results[output] for output, input in ports.caches.items()}
+        if past != self._made:
+            held = self.caches.items()
+            self.caches = {name: self._lengths.part(name, cache, past) for name, cache in held}
+        results = self._steps.run(inputs | self._others)
+        found = ports.caches.items()
+        self._others = {input: results[output] for output, input in found if output in results}
         self._made = past + count
         self._store[:, past : past + count] = ids
         self._held = self._store[:, : past + count]
@@ -342,7 +353,8 @@ class Generator:
     def _lay_out(self, batch: int, count: int) -> None:
         """Have the caches lie as the code for so many tokens reads them."""
         sizes, self._count = self._lengths.sizes(batch, count, self.cached), count
-        if self.caches and self.executable.lie_in_place(self.caches, sizes):
+        held = self.caches
+        if held and self.executable.lie_in_place(held, sizes):
             return
         caches = {
             name: np.zeros(type.shape, type.dtype.numpy)
@@ -351,7 +363,7 @@ class Generator:
         }
         caches |= self.executable.empty_caches(sizes)
         for name, cache in caches.items():
-            before = self.caches.get(name)
+            before = held.get(name)
             if before is not None and before.strides == cache.strides:
                 caches[name] = before
             elif before is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -17,7 +18,8 @@ from tests.onnxruntime_session import exact_session
 from tunefarm import compiler
 from tunefarm.compiler.errors import InputError, SettingsError
 from tunefarm.compiler.generation import Generator, Sampling, generate
-from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.runtime.execution.executable import Executable, GrowingRun
+from tunefarm.compiler.runtime.spec.guards import SizeGuard
 
 PROMPTS = ([7], [1, 5, 9], [4, 8, 15, 16, 23, 42, 4, 8, 15, 16, 23, 42, 60])
 MORE = 20
@@ -132,21 +134,16 @@ def test_logits_of_the_last_positions_are_those_of_all(form: str, keep: int) -> 
 def _logits(generator: Generator, ids: Any) -> Any:
     """All logits that a run gives."""
     kept: list[Any] = []
-    executable = generator.executable
-    run = executable.run
+    with pytest.MonkeyPatch.context() as patch:
+        run = GrowingRun.run
 
-    class Kept:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(executable, name)
-
-        def run(self, inputs: Any, in_place: bool = False) -> Any:
-            results = run(inputs, in_place=in_place)
+        def keep(self: GrowingRun, inputs: Any) -> Any:
+            results = run(self, inputs)
             kept.append(np.array(results[generator.ports.logits]))
             return results
 
-    generator.executable = Kept()  # type: ignore[assignment]
-    generator._run(ids)
-    generator.executable = executable
+        patch.setattr(GrowingRun, "run", keep)
+        generator._run(ids)
     return kept[0]
 
 
@@ -154,6 +151,33 @@ def _logits(generator: Generator, ids: Any) -> Any:
 def test_a_prompt_goes_by_parts_that_the_model_takes(tokens: str) -> None:
     found = generate(shared("gqa", tokens), PROMPTS[-1], max_tokens=MORE)
     assert found == expected_tokens(decoder("gqa"), [PROMPTS[-1]])
+
+
+def test_programs_for_prompts_and_steps_go_on_with_each_others_caches() -> None:
+    one, several = (
+        replace(
+            shared("gqa", f"{low}..{high}").spec,
+            guards=(SizeGuard("sequence_length", "input_ids", 1, low, high),),
+        )
+        for low, high in ((1, 1), (2, 8))
+    )
+    generator = Generator(Executable(one, None, [several]))
+    for prompt in (PROMPTS[-1], PROMPTS[1]):
+        found = generate(generator, prompt, max_tokens=MORE)
+        assert found == expected_tokens(decoder("gqa"), [prompt])
+
+
+def test_a_run_that_is_refused_leaves_the_caches_as_they_are() -> None:
+    generator = Generator(shared("gqa"))
+    stream = generator.stream([PROMPTS[1]], MORE)
+    found = [next(stream)[0] for _ in range(3)]
+    for rows, masks in ((1, 0), (1, 99), (2, 6)):
+        token, mask = np.ones((rows, 1), np.int64), np.ones((rows, masks), np.int64)
+        given = {"attention_mask": mask} if masks else {}
+        with pytest.raises(InputError):
+            generator._steps.run({"input_ids": token, "position_ids": token, **given})
+    found += [tokens[0] for tokens in stream]
+    assert [found] == expected_tokens(decoder("gqa"), [PROMPTS[1]])
 
 
 def test_a_merged_decoder_runs_its_branch_with_a_cache() -> None:
@@ -189,13 +213,13 @@ def test_a_batch_gives_what_its_prompts_give_alone() -> None:
 
 def test_a_later_prompt_runs_from_where_it_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     generator, counts = Generator(shared("gqa")), list[int]()
-    run = Executable.run
+    run = GrowingRun.run
 
-    def counted(self: Executable, inputs: Any, *rest: Any, **named: Any) -> Any:
+    def counted(self: GrowingRun, inputs: Any) -> Any:
         counts.append(inputs["input_ids"].shape[1])
-        return run(self, inputs, *rest, **named)
+        return run(self, inputs)
 
-    monkeypatch.setattr(Executable, "run", counted)
+    monkeypatch.setattr(GrowingRun, "run", counted)
     prompt = PROMPTS[-1]
     first = generate(generator, prompt, max_tokens=4)
     assert counts == [8, 5, 1, 1, 1]
@@ -243,8 +267,10 @@ def test_steps_use_no_memory_but_the_cache() -> None:
     try:
         for _ in range(10):
             next(stream)
-        places, before = _places(generator), tracemalloc.get_traced_memory()[0]
-        for _ in range(45):
+        places = _places(generator)
+        next(stream)  # caches have been arrays for a step
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(44):
             next(stream)
         grown = tracemalloc.get_traced_memory()[0] - before
     finally:

@@ -386,7 +386,7 @@ class Executable:
     ) -> dict[str, AnyArray]:
         """As `run`, in the memory of a frame that `new_frame` made; one call at a time."""
         structure, words = self.spec.structure, StringTable(self._words)
-        inputs = self._tensors(inputs, words)
+        inputs = self.tensors(inputs, words)
         try:
             arrays = frame.bind_inputs(inputs)  # keeps converted inputs alive during the call
         except InputError as error:
@@ -400,9 +400,17 @@ class Executable:
             results = words.shown(structure.texts, results)
         return gathered(structure.outputs, results) if structure.outputs else results
 
-    def _tensors(self, inputs: Mapping[str, object], words: StringTable) -> Mapping[str, object]:
-        """Inputs with strings read, lists and optionals taken apart, strings as numbers of
-        words."""
+    @property
+    def has_plain_ports(self) -> bool:
+        """Whether inputs and outputs are arrays of numbers: no strings, lists and optionals."""
+        own = self.spec.structure
+        return not (own.texts or own.inputs or own.outputs or self._prefix)
+
+    def tensors(
+        self, inputs: Mapping[str, object], words: StringTable | None = None
+    ) -> Mapping[str, object]:
+        """Inputs with strings read, lists and optionals taken apart, strings as numbers of `words`,
+        and with defaults."""
         structure = self.spec.structure
         if structure.fixed:
             inputs = without_fixed(structure.fixed, inputs)
@@ -411,7 +419,7 @@ class Executable:
         inputs = self.without_strings(inputs)
         if structure.inputs:
             inputs = spread(structure.inputs, inputs)
-        return words.read(structure.texts, inputs) if structure.texts else inputs
+        return words.read(structure.texts, inputs) if words and structure.texts else inputs
 
     def without_strings(self, inputs: Mapping[str, object]) -> Mapping[str, object]:
         """Inputs with the tensors that operators of strings at the model's beginning make of them.
@@ -480,6 +488,10 @@ class Executable:
             call = partial(self.enter, frame, arrays, results)
         return BoundRun(call, results, (self, frame, arrays))
 
+    def growing(self) -> GrowingRun:
+        """Runs that go on with each other's caches: the cheapest call of a decoder's step."""
+        return GrowingRun(self)
+
     def profile(self, inputs: Mapping[str, object], repeat: int = 20) -> Profile:
         """Time every kernel in runs of the model, see
         `tunefarm.compiler.runtime.execution.profile.profile`."""
@@ -487,7 +499,7 @@ class Executable:
 
         self.check_constants()
         frame = self.new_frame()
-        arrays = frame.bind_inputs(self._tensors(inputs, StringTable(self._words)))
+        arrays = frame.bind_inputs(self.tensors(inputs, StringTable(self._words)))
         ports = zip(self._ports.inputs, arrays, strict=True)
         shapes = {port.name: array.shape for port, array in ports}
         return profile(self, self._programs[frame.program], inputs, shapes, repeat)
@@ -528,7 +540,7 @@ class Executable:
     def call_under_way(self, frame: Frame, inputs: Mapping[str, object]) -> str:
         """Of a run of these inputs in a frame's arena that has crashed the call of a function that
         it was in, for errors; "" where it was in none."""
-        frame.bind_inputs(self._tensors(inputs, StringTable(self._words)))
+        frame.bind_inputs(self.tensors(inputs, StringTable(self._words)))
         program = self._programs[frame.program]
         if program.functions is None:
             return ""
@@ -560,6 +572,58 @@ class Executable:
         """Write the programs that are loaded to `path`, as `write_artefact.save` does."""
         self.check_constants()
         write_artefact.save(self.spec, path, [program.spec for program in self._programs[1:]])
+
+
+class GrowingRun:
+    """Runs each of which goes on with the caches of the one before, where they lie.
+
+    Only other inputs and outputs are looked at, and no arrays made of the caches until somebody
+    asks for them. One call at a time.
+    """
+
+    __slots__ = ("_arrays", "_caches", "_executable", "_frame", "_is_ahead")
+
+    def __init__(self, executable: Executable) -> None:
+        self._executable, self._frame = executable, executable.new_frame()
+        self.caches = {}
+
+    @property
+    def caches(self) -> dict[str, AnyArray]:
+        """The caches that the next run goes on with, by the names of inputs; set them to begin, as
+        `Executable.run` takes them with `in_place`."""
+        if self._is_ahead:
+            self._caches = self._by_inputs(self._frame.results_in_place(self._arrays))
+            self._is_ahead = False
+        return self._caches
+
+    @caches.setter
+    def caches(self, caches: Mapping[str, AnyArray]) -> None:
+        self._caches, self._is_ahead = {**caches}, False
+        self._arrays: list[AnyArray] = []  # all inputs of the last run; none before the first one
+
+    def _by_inputs(self, results: dict[str, AnyArray]) -> dict[str, AnyArray]:
+        """Takes the caches out of the results of a run."""
+        return {name: results.pop(output) for output, name in self._executable.in_place.items()}
+
+    def run(self, inputs: Mapping[str, object]) -> dict[str, AnyArray]:
+        """The outputs but for the caches, of the inputs but for these; raises as `Executable.run`
+        does."""
+        executable, frame = self._executable, self._frame
+        if self._arrays:
+            results = frame.bind_next(executable.tensors(inputs), self._arrays)
+            if results is not None:
+                self._is_ahead = True
+                executable.enter(frame, self._arrays, results)
+                return results
+        self.caches = self.caches
+        results = executable.run_in(frame, {**inputs, **self._caches}, in_place=True)
+        self.caches = self._by_inputs(results)
+        if executable.in_place and executable.has_plain_ports:
+            self._arrays = [self._caches.get(name, _NONE) for name in executable.inputs]
+        return results
+
+
+_NONE = np.zeros(0)
 
 
 def load(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from sys import getrefcount
 from typing import TypeAlias
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from tunefarm.compiler.errors import InputError
 from tunefarm.compiler.runtime.execution.loaded_program import LoadedModel
-from tunefarm.compiler.runtime.sizes.model_ports import ModelPort
+from tunefarm.compiler.runtime.sizes.model_ports import ModelPort, ModelPorts
 from tunefarm.compiler.runtime.sizes.run_sizes import RunSizes
 from tunefarm.compiler.runtime.sizes.size_state import BEGINS, COPIED, LENT, WHOLE
 from tunefarm.compiler.runtime.spec.buffers import (
@@ -151,6 +151,29 @@ _UNUSED_BUT_BY_ARRAY = _UNUSED + 1
 _BYTES = np.dtype(np.uint8)
 
 
+class CachePorts:
+    """The outputs that runs write over inputs, by `pairs` of names.
+
+    `written` has each with its input, `kinds` those of them that say the sizes of all; `others` and
+    `made` are the remaining inputs and outputs.
+    """
+
+    __slots__ = ("kinds", "made", "others", "pairs", "written")
+
+    def __init__(self, pairs: Mapping[str, str], ports: ModelPorts) -> None:
+        inputs, over = {port.name: port for port in ports.inputs}, {*pairs.values()}
+        self.pairs = pairs
+        self.written = [(o, inputs[pairs[o.name]]) for o in ports.outputs if o.name in pairs]
+        self.others = [port for port in ports.inputs if port.name not in over]
+        self.made = [port for port in ports.outputs if port.name not in pairs]
+        read = {number for number, _ in (*ports.axes, *ports.values)}
+        kinds = {
+            (output.alike, port.alike, port.position * (port.position in read)): (output, port)
+            for output, port in self.written
+        }
+        self.kinds = [*kinds.values()]
+
+
 class Frame:
     """An arena, pointer tables, and copies of inputs that cannot be read in place.
 
@@ -173,6 +196,7 @@ class Frame:
     """
 
     __slots__ = (
+        "_caches",
         "_input_places",
         "_input_ports",
         "_lent",
@@ -204,6 +228,7 @@ class Frame:
         self.inputs[ports.tables.state] = self._sizes.address
         self._lent: Lent = {}  # results of earlier calls in places and in the memory of arguments
         self._written_over: dict[int, LentArray] = {}  # the latter, of the last call, by output
+        self._caches = CachePorts({}, ports)
         self._input_places, self._output_places = Places(ports.inputs), Places(ports.outputs)
         self._lent_places = {
             port.position: LentPlaces(port.bytes, self._lent)
@@ -248,15 +273,16 @@ class Frame:
             if port.is_fixed:
                 self._bind_whole(port, array, port.shape)
         if self._sizes.is_read:
-            self._bind_dynamic(arrays)
+            self._sizes.read(arrays)
+            self._bind_dynamic(self._input_ports, arrays)
         return arrays
 
-    def _bind_dynamic(self, arrays: Sequence[AnyArray]) -> None:
-        """Find what follows of the arguments' sizes, and point the code to those that have some."""
+    def _bind_dynamic(self, ports: Iterable[ModelPort], arrays: Sequence[AnyArray]) -> None:
+        """Point the code to the arguments of these ports that have dynamic sizes."""
         sizes = self._sizes
-        sizes.read(arrays)
         shapes, ways = sizes.shapes, sizes.ways
-        for port, array in zip(self._input_ports, arrays, strict=True):
+        for port in ports:
+            array = arrays[port.position]
             if port.dense >= 0:
                 if array.shape != shapes[port.alike]:
                     sizes.refuse_shape(port, array)
@@ -424,28 +450,80 @@ class Frame:
 
         Returns these outputs by name. Raises `InputError` for an input that cannot be written.
         """
-        sources = {output: self._numbers[input] for output, input in pairs.items()}
-        read = self._read_in_place()
-        for output, number in sources.items():
-            check_in_place(pairs[output], inputs[number], read[number] is not None)
-        check_apart(pairs, [read[number] for number in sources.values()], read)
+        if pairs is not self._caches.pairs:
+            self._caches = CachePorts(pairs, self._model.ports)
+        caches, read = self._caches.written, self._read_in_place()
+        for _, port in caches:
+            number = port.position
+            check_in_place(port.name, inputs[number], read[number] is not None)
+        check_apart(pairs, [read[port.position] for _, port in caches], read)
+        for output, port in caches:
+            address = self.inputs[port.position]
+            self._put(output, address, address)
+        return self.results_in_place(inputs)
+
+    def results_in_place(self, inputs: Sequence[AnyArray]) -> dict[str, AnyArray]:
+        """The outputs that lie in the memory of inputs, which are bound, or were when the runs
+        began of which the last one is bound (`bind_next`)."""
         before, self._written_over = self._written_over, {}
-        results: dict[str, AnyArray] = {}
-        for port in self._output_ports:
-            if port.name in sources:
-                number = sources[port.name]
-                address = read[number] or 0
-                results[port.name] = self._over(port, number, inputs[number], address)
-                self._put(port, address, address)
+        results = {
+            output.name: self._over(output, port, inputs[port.position])
+            for output, port in self._caches.written
+        }
         for item in before.values():
             self._lent.pop(id(item.array), None)
         for item in self._written_over.values():
             self._lent[id(item.array)] = item
         return results
 
-    def _over(self, port: ModelPort, number: int, array: AnyArray, address: int) -> AnyArray:
-        """The result that lies in the memory of the argument with this number."""
-        shape, program = self._sizes.shapes[port.alike], self._sizes.program
+    def bind_next(
+        self, given: Mapping[str, object], arrays: list[AnyArray]
+    ) -> dict[str, AnyArray] | None:
+        """Bind a run that reads and writes over what the one before has written in place.
+
+        `given` are the other inputs; they get into `arrays`, all inputs of the run before.
+
+        Returns the other outputs, None where the sizes are for another program. Then, and where
+        `InputError` is raised as by `bind_inputs`, the run before is still the last one.
+        """
+        caches, sizes = self._caches, self._sizes
+        program, shapes = sizes.program, sizes.shapes
+        if len(given) != len(caches.others) or any(p.name not in given for p in caches.others):
+            refuse_names(caches.others, given)
+        for port in caches.others:
+            arrays[port.position] = as_elements(port, given[port.name])
+        for output, port in caches.kinds:
+            item = self._written_over.get(output.position)
+            if item is not None:
+                place, strides = (item.memory, item.skip), output.rooms[program].strides
+                grown = np.ndarray(shapes[output.alike], output.dtype, *place, strides)
+                arrays[port.position] = grown
+        try:
+            sizes.read(arrays)
+            if sizes.program == program:
+                self._bind_others(arrays)
+                return {port.name: self._make(port) for port in caches.made}
+        except InputError:
+            sizes.return_to(program, shapes)
+            raise
+        sizes.return_to(program, shapes)
+        return None
+
+    def _bind_others(self, arrays: Sequence[AnyArray]) -> None:
+        """Point the code to the arguments that are not written over, and check what these are."""
+        sizes, caches = self._sizes, self._caches
+        for port in caches.others:
+            if port.is_fixed:
+                self._bind_whole(port, arrays[port.position], port.shape)
+        self._bind_dynamic(caches.others, arrays)
+        for _, port in caches.kinds:
+            if arrays[port.position].shape != sizes.shapes[port.alike]:
+                sizes.refuse_shape(port, arrays[port.position])
+
+    def _over(self, output: ModelPort, port: ModelPort, array: AnyArray) -> AnyArray:
+        """The result that lies in the memory of the argument of a port."""
+        shape, program = self._sizes.shapes[output.alike], self._sizes.program
+        address = self.inputs[port.position]
         if shape == array.shape:
             return array
         known = self._lent.get(id(array))
@@ -455,9 +533,10 @@ class Frame:
             skip = address - address_of(memory)
         else:
             memory, skip = known.memory, known.skip
-        result: AnyArray = np.ndarray(shape, port.dtype, memory, skip, port.rooms[program].strides)
-        count = self._input_ports[number].rooms[program].bytes
-        self._written_over[port.position] = LentArray(result, address, count, memory, skip)
+        strides = output.rooms[program].strides
+        result: AnyArray = np.ndarray(shape, output.dtype, memory, skip, strides)
+        count = port.rooms[program].bytes
+        self._written_over[output.position] = LentArray(result, address, count, memory, skip)
         return result
 
     def _read_in_place(self) -> list[int | None]:

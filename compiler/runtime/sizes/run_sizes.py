@@ -134,6 +134,10 @@ class RunSizes:
         (self.program,) = _NUMBER.unpack_from(self._state, self._facts)
         return refused
 
+    def return_to(self, program: int, shapes: list[Shape]) -> None:
+        """Take back what the last `read` has found, and say again what was known before it."""
+        self._found, self.program, self.shapes = None, program, shapes
+
     def update(self) -> None:
         """What is known now that the run has computed sizes."""
         assert self._code is not None  # else no run computes sizes
