@@ -16,7 +16,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -44,9 +44,23 @@ _NICER = 5
 """By how much a build for a range comes behind runs: they get three times its time of a CPU. With
 less it would hold Python's lock for long, and with it runs, while other programs have the CPUs."""
 
+T = TypeVar("T")
 Key = tuple[tuple[int, ...], ...]
 Given = list[tuple[str, tuple[int, ...]]]
 RangeOf = Callable[[Sequence[Mapping[Label, int]], bool, Collection[str]], tuple[Shapes, Bounds]]
+
+
+def with_computed_bounds(build: Callable[[Shapes], T], shapes: Shapes) -> T:
+    """A build in which sizes that a run computes have bounds, where the file has names for them.
+
+    A run beyond these is an error that has the name.
+    """
+    try:
+        return build(shapes)
+    except ComputedShapeError as error:
+        if not error.names:
+            raise
+        return build({**shapes, **dict.fromkeys(error.names, _COMPUTED)})
 
 
 class BuildsBySize:
@@ -218,15 +232,9 @@ class BuildsBySize:
             ) from error
 
     def _compiled(self, shapes: Shapes) -> Executable:
-        """A build; the first alone reports what the file declares wrongly. Sizes that a run
-        computes get bounds, and runs beyond these an error that names them."""
+        """A build; the first alone reports what the file declares wrongly."""
         with declarations_known(self._is_built):
-            try:
-                found = self._build(shapes)
-            except ComputedShapeError as error:
-                if not error.names:
-                    raise
-                found = self._build({**shapes, **dict.fromkeys(error.names, _COMPUTED)})
+            found = with_computed_bounds(self._build, shapes)
         self._is_built = True
         return found
 

@@ -33,7 +33,7 @@ from tunefarm.compiler.errors import (
 from tunefarm.compiler.runtime.artefact.artefact import is_artefact
 from tunefarm.compiler.runtime.execution.executable import Executable, load
 from tunefarm.compiler.runtime.spec.ports import refuse_unknown
-from tunefarm.compiler.session.builds_by_size import BuildsBySize
+from tunefarm.compiler.session.builds_by_size import BuildsBySize, with_computed_bounds
 from tunefarm.compiler.session.options import (
     CPU,
     LOG,
@@ -178,7 +178,9 @@ class InferenceSession:
             return
         model = None if shapes or self._inputs_fixed else _read(path)
         if model is None or not model.is_open:
-            self._executable, note = self.build(path, self._threads, shapes, self._inputs_fixed)
+            self._executable, note = with_computed_bounds(
+                lambda given: self.build(path, self._threads, given, self._inputs_fixed), shapes
+            )
             self._warn(note)
             return
         self._declare(model)

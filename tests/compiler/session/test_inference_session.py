@@ -522,26 +522,27 @@ def test_sizes_that_a_range_does_not_serve_are_built_for_themselves() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::tunefarm.compiler.errors.UntunedWarning")
-def test_sizes_that_a_run_computes_get_bounds(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sounds", ["n", "2"])
+def test_sizes_that_a_run_computes_get_bounds(sounds: str, tmp_path: Path) -> None:
     """As in speech synthesis, where the durations of sounds are computed."""
     path = tmp_path / "durations.onnx"
     text = """<ir_version: 8, opset_import: ["" : 17]>
-    g (float[n] durations) => (float[frames] y)
+    g (float[SOUNDS] durations) => (float[frames] y)
     <int64[1] row = {-1}, float[1] half = {0.5}> {
       total = ReduceSum <keepdims = 0> (durations)
       count = Cast <to = 7> (total)
       length = Reshape (count, row)
       y = Expand (half, length)
     }"""
-    onnx.save(parse_model(text), path)
+    onnx.save(parse_model(text.replace("SOUNDS", sounds)), path)
     session = InferenceSession(path)
     theirs = onnxruntime.InferenceSession(path, providers=CPU)
-    for durations in ((2.0, 3.0), (1.0, 40.0, 2.0), (1.0,)):
+    for durations in ((2.0, 3.0), (1.0, 40.0), *(((1.0, 4.0, 2.0),) if sounds == "n" else ())):
         feed = {"durations": np.array(durations, np.float32)}
         (expected,) = theirs.run(None, feed)
         np.testing.assert_array_equal(session.run(None, feed)[0], expected)
     with pytest.raises(InputError, match=r"\(frames\) must be 1 to 512"):
-        session.run(None, {"durations": np.array([600], np.float32)})
+        session.run(None, {"durations": np.array([600, 1], np.float32)})
 
 
 def test_inputs_without_a_declared_rank_take_any() -> None:
