@@ -223,13 +223,14 @@ def _counted_slice(node: OnnxNode, graph: GraphBuilder) -> Value:
     steps_by_axis = axes.by_axis(steps, first.like([1] * result.rank))
     for axis in axes.candidates:
         result = in_one_piece(result, axis, graph)
-        extent = result.shape[axis]
-        size = Symbol.of(graph.unused_symbol(f"{node.outputs[0]}_{axis}"), 0, extent)
+        extent, step = result.shape[axis], steps_by_axis[axis].value.array
+        most = extent if step is None else -(-extent // max(abs(int(step[0])), 1))
+        size = Symbol.of(graph.unused_symbol(f"{node.outputs[0]}_{axis}"), 0, most)
         if isinstance(size, Size) and size.symbol is not None:
             graph.computed_symbol(size.symbol, counts_by_axis[axis].reshape().value)
-        places = integers(range(extent), graph) * steps_by_axis[axis] + first_by_axis[axis]
+        places = integers(range(most), graph) * steps_by_axis[axis] + first_by_axis[axis]
         places = places.at_least(0).at_most(extent - 1)
-        result = taken(result, axis, places.value, ((size, extent),), graph)
+        result = taken(result, axis, places.value, ((size, most),), graph)
     return result
 
 

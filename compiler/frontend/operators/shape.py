@@ -316,8 +316,9 @@ def squeeze(node: OnnxNode, graph: GraphBuilder) -> Value:
     else:
         dropped = node.axes(axes, data.rank)
     for axis in dropped:
-        if data.shape[axis] != 1:
-            raise _not_one(node, data, axis)
+        size = data.true_shape[axis]
+        if data.shape[axis] != 1 or symbols_of(size) & graph.computed_symbols:
+            data = _only_one(node, data, axis, graph)
     shape = tuple(extent for axis, extent in enumerate(data.shape) if axis not in dropped)
     return graph.reshape(data, shape)
 
@@ -342,14 +343,22 @@ def _refuse_open_ranks(node: OnnxNode, data: Value, graph: GraphBuilder) -> None
             raise ShapeError(error.message, hint=_hint_of_one(size))
 
 
-def _not_one(node: OnnxNode, data: Value, axis: int) -> ShapeError:
-    """What is wrong with an axis to be squeezed that is longer than 1, or may be."""
+def _only_one(node: OnnxNode, data: Value, axis: int, graph: GraphBuilder) -> Value:
+    """The data with the one element of an axis, in runs in which that has one.
+
+    Raises ShapeError where it never has, and where a size of inputs says how many it has.
+    """
     size = data.true_shape[axis]
     low, high = bounds_of(size)
     if isinstance(size, int) or not low <= 1 <= high:
-        return node.bad_shape(f"axis {axis} of {data.type} is not 1")
+        raise node.bad_shape(f"axis {axis} of {data.type} is not 1")
+    if symbols_of(size) & graph.computed_symbols:
+        other = ~Numbers(graph.size(size), graph).equals(1)
+        reason = f"axis {axis} of what {node.label} squeezes must have the size 1"
+        graph.require(other.value, SIZES, reason)
+        return window(data, axis, 0, 1, graph)
     error = node.bad_shape(f"axis {axis}, {size}, is not always 1 ({low}..{high})")
-    return ShapeError(error.message, hint=_hint_of_one(size))
+    raise ShapeError(error.message, hint=_hint_of_one(size))
 
 
 def _hint_of_one(size: Dimension) -> str:

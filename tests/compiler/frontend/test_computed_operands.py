@@ -333,6 +333,36 @@ def test_operand_of_which_nothing_is_declared_is_refused() -> None:
     assert "declare the shape" in raised.value.hint
 
 
+def test_squeeze_of_a_size_that_only_the_run_says() -> None:
+    inputs = {"x": random(4, 5), "starts": integers(2), "ends": integers(3)}
+    nodes = [
+        node("Constant", "", "zero", value_ints=[0]),
+        node("Slice", "x starts ends zero", "part"),
+        node("Squeeze", "part zero"),
+    ]
+    executable = compiler.build(import_model_proto(proto := model(nodes, inputs, {"y": None})))
+    assert_agrees(executable.run, proto, inputs)
+    for start in (1, 3):
+        with pytest.raises(InputError, match="squeezes must have the size 1"):
+            executable.run({**inputs, "starts": integers(start)})
+
+
+def test_slice_has_no_more_elements_than_its_step_leaves() -> None:
+    """As tf2onnx writes one place of an axis: a step beyond its end."""
+    inputs = {"x": random(4, 5), "starts": integers(2), "ends": integers(2**31)}
+    nodes = [
+        node("Constant", "", "zero", value_ints=[0]),
+        node("Constant", "", "step", value_ints=[10**9]),
+        node("Slice", "x starts ends zero step", "part"),
+        node("Squeeze", "part zero"),
+    ]
+    executable = compiler.build(import_model_proto(proto := model(nodes, inputs, {"y": None})))
+    for start in (0, 3, -1):
+        assert_agrees(executable.run, proto, {**inputs, "starts": integers(start)})
+    with pytest.raises(InputError, match="squeezes must have the size 1"):
+        executable.run({**inputs, "starts": integers(4)})
+
+
 def test_slice_of_a_size_that_only_the_run_says() -> None:
     inputs = {
         "x": random(7, 6, 5),
