@@ -41,6 +41,7 @@ class GraphBuilder(SizeValues):
         self.name = name
         self.allowance = allowance
         self.by_onnxruntime = False  # its optimiser may have written the model
+        self.bounds_lists = False  # what computed shapes hold has bounds where nothing declares it
         self._inputs: list[Value] = []
         self._nodes: list[Node] = []
         self._types: dict[str, TensorType] = {}

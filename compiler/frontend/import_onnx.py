@@ -151,7 +151,15 @@ def _graph(
 ) -> Graph:
     """The model, whose inputs `defaults` callers may give."""
     sizes = _followed_sizes(model, shapes, external, allowance.limits, defaults)
-    return _Import(model, {**shapes, **sizes}, external, allowance, defaults).graph()
+    given = {**shapes, **sizes}
+    try:
+        return _Import(model, given, external, allowance, defaults).graph()
+    except ComputedShapeError as error:
+        if error.names:
+            raise
+    found = _Import(model, given, external, allowance, defaults)  # no bounds can be given
+    found.builder.bounds_lists = True
+    return found.graph()
 
 
 def _followed_sizes(

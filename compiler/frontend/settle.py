@@ -10,10 +10,13 @@ import numpy as np
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.frontend.chosen_values import chosen as one_of
 from tunefarm.compiler.frontend.converter import find_converter
+from tunefarm.compiler.frontend.data_sizes import counted_size
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.numbers import Numbers, integers, vector
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.run_time_sizes import object_array
+from tunefarm.compiler.frontend.size_arithmetic import contents_of
+from tunefarm.compiler.frontend.size_tables import Between
 from tunefarm.compiler.types.signature import ValueSource
 from tunefarm.compiler.types.sizes import Dimension, Size, bounds_of, static_shape
 
@@ -108,6 +111,47 @@ def sized(
         right = (right | left) & (left.cast(given.dtype).sum(0) < 2)
     require(node, graph, position, right, f"{meaning} must be {shape_text(wanted)}")
     return graph.integers_of(object_array(wanted).reshape(value.shape), value.dtype)
+
+
+def bounded(
+    node: OnnxNode,
+    graph: GraphBuilder,
+    position: int,
+    meaning: str,
+    there: Sequence[Dimension] = (),
+) -> OnnxNode:
+    """The node with sizes for a list that no shape declares.
+
+    What is computed is 1 to `limits.loop_rows`, which runs check, or what is `there` and not 1, or
+    1 in its place. Raises ComputedShapeError where lists have no bounds.
+    """
+    value = node.input(position)
+    elements = _elements(value, graph)
+    if not graph.bounds_lists and None in elements:
+        raise node.not_settled(position, meaning)
+    given, sizes = vector(value, graph), object_array([0] * len(elements))
+    for number, size in enumerate(elements):
+        count, what = given.part(number, 1), f"element {number} of {meaning}"
+        if size is not None:
+            sizes[number] = size
+        elif there and there[number] != 1:
+            sizes[number] = there[number]
+            right = count.equals(1) | count.equals(Numbers(graph.size(there[number]), graph))
+            require(node, graph, position, right, f"{what} must be {there[number]}")
+        else:
+            most = require_rows(node, graph, position, count, what)
+            sizes[number] = counted_size(node, graph, count.value, most, low=1)
+    return node.with_constants({position: graph.integers_of(sizes.reshape(value.shape))})
+
+
+def _elements(value: Value, graph: GraphBuilder) -> list[Dimension | None]:
+    """The elements of a list, None for what is neither constant nor a size."""
+    contents, parts = contents_of(value, graph), graph.joined(value)
+    if contents is not None:
+        return [None if isinstance(one, Between) else one for one in contents.reshape(-1).tolist()]
+    if not parts:
+        return [None] * value.type.size
+    return [one for part in parts for one in _elements(part, graph)]
 
 
 def shape_text(sizes: Sequence[Dimension]) -> str:

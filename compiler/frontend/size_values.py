@@ -31,6 +31,7 @@ class Emitter(ABC):
         self.source = ""  # the ONNX node being converted
         self.label = ""  # the same with its operator, as errors say it
         self._viewed: dict[str, Value] = {}  # by a view's name
+        self._joined: dict[str, tuple[Value, ...]] = {}  # by a list's name
         self._again: dict[str, Callable[[tuple[int, ...]], Value | None]] = {}
 
     @abstractmethod
@@ -63,7 +64,12 @@ class Emitter(ABC):
 
     def cast(self, value: Value, dtype: DType) -> Value:
         """The value in an element type."""
-        return value if value.dtype is dtype else self.emit("cast", value, to=str(dtype))
+        if value.dtype is dtype:
+            return value
+        result = self.emit("cast", value, to=str(dtype))
+        if dtype.is_integer and value.name in self._joined:
+            self._joined[result.name] = self._joined[value.name]
+        return result
 
     def reshape(self, value: Value, shape: tuple[int, ...]) -> Value:
         """The value under another shape; constants stay constants."""
@@ -99,7 +105,17 @@ class Emitter(ABC):
 
     def concat(self, values: Sequence[Value], axis: int) -> Value:
         """Values one after the other along an axis."""
-        return values[0] if len(values) == 1 else self.emit("concat", *values, axis=axis)
+        if len(values) == 1:
+            return values[0]
+        result = self.emit("concat", *values, axis=axis)
+        if result.rank == 1 and result.dtype.is_integer:
+            self._joined[result.name] = tuple(values)
+        return result
+
+    def joined(self, value: Value) -> tuple[Value, ...]:
+        """The integers that a list was made of one after the other; none of other values."""
+        viewed = self.viewed(value)
+        return self._joined.get(value.name, () if viewed is None else (viewed,))
 
     def part(self, value: Value, axis: int, start: int, size: int) -> Value:
         """`size` positions of an axis from `start` on."""

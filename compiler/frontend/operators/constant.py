@@ -17,6 +17,7 @@ from tunefarm.compiler.frontend.operators.moves import with_axis
 from tunefarm.compiler.frontend.operators.shape import sized_expand
 from tunefarm.compiler.frontend.run_time_sizes import object_array
 from tunefarm.compiler.frontend.settle import (
+    bounded,
     declared,
     expect_constant,
     has_dynamic_sizes,
@@ -107,7 +108,9 @@ def computed_fill(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
     sizes = node.declared_sizes()
     if has_dynamic_sizes(sizes):
         return node.with_constants({0: sized(node, graph, 0, sizes, "the shape")})
-    wanted = declared(node, 0, "the shape")
+    wanted = node.declared_shape()
+    if wanted is None:
+        return bounded(node, graph, 0, "the shape")
     return node.with_constants({0: expect_constant(node, graph, 0, wanted, "the shape")})
 
 

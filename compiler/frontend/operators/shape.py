@@ -23,6 +23,7 @@ from tunefarm.compiler.frontend.operators.moves import (
 )
 from tunefarm.compiler.frontend.operators.reshape_sizes import left_of_reshape
 from tunefarm.compiler.frontend.settle import (
+    bounded,
     declared,
     expect_constant,
     has_dynamic_sizes,
@@ -579,18 +580,17 @@ def computed_expand(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
     """Each entry is the result's extent, or 1 where the data has that."""
     data, given = node.input(0), vector(node.input(1), graph)
     count, sizes = given.shape[0], node.declared_sizes()
+    given_sizes: list[Dimension] = [*(1,) * (count - data.rank), *data.true_shape]
     if has_dynamic_sizes(sizes):
-        given_sizes: list[Dimension] = [*(1,) * (len(sizes) - data.rank), *data.true_shape]
+        given_sizes = [*(1,) * (len(sizes) - data.rank), *data.true_shape]
         ones = [old == new for old, new in zip(given_sizes, sizes, strict=True)][-count:]
         shape = sized(node, graph, 1, sizes[-count:], "the shape", ones=ones)
         return node.with_constants({1: shape})
-    if data.padded is not None:
-        raise node.not_settled(1, "the shape")
     wanted = node.declared_shape()
     if wanted is None and 1 not in data.shape and count <= data.rank:
         wanted = data.shape
-    if wanted is None:
-        raise node.not_settled(1, "the shape")
+    if wanted is None or data.padded is not None:
+        return bounded(node, graph, 1, "the shape", given_sizes[-count:])
     if len(wanted) != max(count, data.rank) or not _expands(data.shape, wanted):
         raise node.bad_shape(f"{data.type} does not expand to the declared {list(wanted)}")
     asked = wanted[len(wanted) - count :]
@@ -617,9 +617,9 @@ def computed_tile(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
     data, sizes = node.input(0), node.declared_sizes()
     if has_dynamic_sizes(sizes):
         return _tiled(node, graph, data, sizes)
-    wanted = declared(node, 1, "the list of repeats")
-    if data.padded is not None:
-        raise node.not_settled(1, "the list of repeats")
+    wanted = node.declared_shape()
+    if wanted is None or data.padded is not None:
+        return bounded(node, graph, 1, "the list of repeats")
     if len(wanted) != data.rank or any(e % old for e, old in zip(wanted, data.shape, strict=True)):
         raise node.bad_shape(f"{data.type} is not repeated to the declared {list(wanted)}")
     repeats = [extent // old for extent, old in zip(wanted, data.shape, strict=True)]

@@ -333,6 +333,47 @@ def test_operand_of_which_nothing_is_declared_is_refused() -> None:
     assert "declare the shape" in raised.value.hint
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("operator", ["Tile", "Expand", "ConstantOfShape"])
+def test_list_of_which_nothing_is_declared_has_a_bound(operator: str, dynamic: bool) -> None:
+    """Its other elements are constants and sizes; those that are there are kept by 1, too."""
+    inputs: dict[str, Array] = {"x": random(2, 1, 3), "count": np.array([4], np.int32)}
+    first, last = ("one", "one") if operator == "Tile" else ("batch", "three")
+    operands = ["list"] if operator == "ConstantOfShape" else ["x", "list"]
+    nodes = [
+        node("Constant", "", "one", value=onnx.numpy_helper.from_array(np.ones(1, np.int32))),
+        node("Constant", "", "three", value=onnx.numpy_helper.from_array(np.full(1, 3, np.int32))),
+        node("Constant", "", "axes", value_ints=[1]),
+        helper.make_node("Shape", ["x"], ["size"], end=1),
+        helper.make_node("Cast", ["size"], ["batch"], to=TensorProto.INT32),
+        helper.make_node("Concat", [first, "count", last], ["joined"], axis=0),
+        helper.make_node("Cast", ["joined"], ["list"], to=TensorProto.INT64),
+        helper.make_node(operator, operands, ["r"]),
+        helper.make_node("Sub", ["x", "r"], ["apart"]),
+        helper.make_node("ReduceSum", ["apart", "axes"], ["y"], keepdims=0),
+    ]
+    proto = model(nodes, inputs, {"y": ["n" if dynamic else 2, 3]})
+    if dynamic:
+        proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    executable = compiler.build(import_model_proto(proto, {"n": "1..4"} if dynamic else {}))
+    for rows, count in ((2, 4), (2, 1), (4 if dynamic else 2, 1000)):
+        given = {"x": random(rows, 1, 3), "count": np.array([count], np.int32)}
+        assert_agrees(executable.run, proto, given)
+    with pytest.raises(InputError, match="must give 1 to 1024 elements"):
+        executable.run({**inputs, "count": np.array([1025], np.int32)})
+
+
+def test_expand_keeps_what_is_there_whether_its_list_says_so_or_1() -> None:
+    inputs = {"x": random(3, 1), "shape": integers(3, 4)}
+    nodes = [node("Expand", "x shape", "wide"), node("ReduceMax", "wide", keepdims=0)]
+    proto = model(nodes, inputs, {"y": None})
+    executable = compiler.build(import_model_proto(proto))
+    for shape in ((3, 4), (1, 5), (3, 1)):
+        assert_agrees(executable.run, proto, {**inputs, "shape": integers(*shape)})
+    with pytest.raises(InputError, match="element 0 of the shape must be 3"):
+        executable.run({**inputs, "shape": integers(2, 4)})
+
+
 def test_squeeze_of_a_size_that_only_the_run_says() -> None:
     inputs = {"x": random(4, 5), "starts": integers(2), "ends": integers(3)}
     nodes = [
