@@ -42,6 +42,7 @@ from tunefarm.compiler.plan.sizes.live_extents import (
     without_outputs,
 )
 from tunefarm.compiler.plan.sizes.pitches import dense_arguments, pitch_rows
+from tunefarm.compiler.plan.sizes.share_filled import share_filled
 from tunefarm.compiler.plan.sizes.small_image_variant import SmallImageVariant, small_image_variant
 from tunefarm.compiler.runtime.artefact.seal import seal_of
 from tunefarm.compiler.runtime.entry.entry import entry_of
@@ -236,7 +237,7 @@ def _limited(program: KernelProgram, graph: Graph) -> KernelProgram:
         return program
     outputs, computed = graph.outputs, graph.computed_sizes
     ended = end_sums(program, outputs, signature, graph.zeros, computed)
-    limited = limit_kernels(ended, outputs, signature, graph.unread, computed)
+    limited = share_filled(limit_kernels(ended, outputs, signature, graph.unread, computed))
     return without_outputs(limited, [name in computed for name in outputs])
 
 
