@@ -27,7 +27,6 @@ from dataclasses import dataclass, replace
 
 from tunefarm.compiler.expr.nodes import Expr, Load, add, all_of, binary, index, integer, mul, unary
 from tunefarm.compiler.expr.walk import axes_of, loads, substitute, transform
-from tunefarm.compiler.loops.demand_analysis import DemandAnalysis
 from tunefarm.compiler.loops.ir import (
     Allocate,
     Body,
@@ -61,11 +60,11 @@ BATCHES = 4
 """Batches of a tile at most: with these, sums of one row of each do not wait for each other."""
 
 
-def batch_register_tiles(writes: DemandAnalysis) -> Body:
-    """The body of the nest of these writes, with tiles of several batches next to loops over
+def batch_register_tiles(needed: NeededStatements) -> Body:
+    """The body of the nest of these statements, with tiles of several batches next to loops over
     batches that read what no batch changes; statements without such loops are the same ones."""
-    body = writes.nest.body
-    return body if len(writes.limits) < 2 else _joined(body, NeededStatements(writes))
+    body = needed.writes.nest.body
+    return body if len(needed.writes.limits) < 2 else _joined(body, needed)
 
 
 def _joined(body: Body, needed: NeededStatements) -> Body:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import is_
 
 from tunefarm.compiler.expr.affine import Affine, Ranges, affine, affine_range, expr_range
 from tunefarm.compiler.expr.nodes import (
@@ -349,20 +348,13 @@ def clamp_loop_bounds(nest: LoopNest, limits: Sequence[ValidExtent]) -> LoopNest
         return nest
     nest, limits, filling = split_borders(nest, limits)
     before = nest
-    writes = DemandAnalysis(nest, limits)
-    writes = _of_changed(writes, writes.guarded_body(nest.body))
-    writes = _of_changed(writes, batch_register_tiles(writes))
+    needed = NeededStatements(DemandAnalysis(nest, limits).guarded_analysis())
+    writes = needed.writes.of_changed(batch_register_tiles(needed))
+    if writes is not needed.writes:
+        needed = NeededStatements(writes)
     nest = writes.nest
-    body = hoist_guards(split_guarded_copies(_Limiter(writes).body(nest.body, {}, {})))
+    body = hoist_guards(split_guarded_copies(_Limiter(needed).body(nest.body, {}, {})))
     return parallel_profit(replace(nest, body=(*body, *filling)), before, limits)
-
-
-def _of_changed(writes: DemandAnalysis, body: Body) -> DemandAnalysis:
-    """The writes of the nest with another body, if it is another one."""
-    nest = writes.nest
-    if len(body) == len(nest.body) and all(map(is_, body, nest.body)):
-        return writes
-    return DemandAnalysis(replace(nest, body=body), writes.limits)
 
 
 def _has_sizes(nest: LoopNest) -> bool:
@@ -390,9 +382,9 @@ def _has_size(statement: Stmt) -> bool:
 class _Limiter:
     """Rewrites a nest from the outside to the inside; `known` are conditions that hold there."""
 
-    def __init__(self, writes: DemandAnalysis) -> None:
-        self.needed = NeededStatements(writes)
-        self.greatest = greatest_of(writes.limits)
+    def __init__(self, needed: NeededStatements) -> None:
+        self.needed = needed
+        self.greatest = greatest_of(needed.writes.limits)
 
     # --- what becomes of statements -------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
+from operator import is_
 from typing import TypeAlias
 
 from tunefarm.compiler.expr.affine import Affine, Ranges, affine, affine_range, expr_range
@@ -130,7 +131,7 @@ class DemandAnalysis:
 
     def __init__(self, nest: LoopNest, limits: Sequence[ValidExtent]) -> None:
         self.nest = nest
-        self.limits = limits
+        self._limits, self._is_settled = tuple(limits), False
         self.places: dict[int, Place] = {}  # by identity of the statement
         self._outside: dict[str, frozenset[str]] = {}  # of local buffers: variables in scope there
         self._memories = {item.name: item for item in (*nest.inputs, nest.output)}
@@ -140,9 +141,27 @@ class DemandAnalysis:
         self._of_all: dict[str, tuple[Padding, ...]] = {}  # beyond what all their rows have
         self._reads_by_buffer: dict[str, list[_Read]] | None = None
         self._needs: dict[str, list[_Need]] = {}
-        while self.limits and not all(inside := self._reads_back_inside()):
-            self.limits = tuple(compress(self.limits, inside))
-            self._needs = {}
+
+    @property
+    def limits(self) -> tuple[ValidExtent, ...]:
+        """Those of the given limits that what is computed keeps to: found out when asked for."""
+        if not self._is_settled:
+            self._is_settled = True
+            while self._limits and not all(inside := self._reads_back_inside()):
+                self._limits = tuple(compress(self._limits, inside))
+                self._needs = {}
+        return self._limits
+
+    def guarded_analysis(self) -> DemandAnalysis:
+        """The writes of the nest whose updates are `guarded`; these where none of them is."""
+        return self.of_changed(self._guarded_body(self.nest.body))
+
+    def of_changed(self, body: Body) -> DemandAnalysis:
+        """The writes of the nest with another body; these where that is the same one."""
+        nest = self.nest
+        if len(body) == len(nest.body) and all(map(is_, body, nest.body)):
+            return self
+        return DemandAnalysis(replace(nest, body=body), self._limits)
 
     def conditions(self, statement: Stmt) -> list[Condition]:
         """Those of a write: its target's, and those outside of which it changes nothing."""
@@ -157,12 +176,12 @@ class DemandAnalysis:
             found += self._zero_factors(place)
         return found
 
-    def guarded_body(self, body: Body) -> Body:
+    def _guarded_body(self, body: Body) -> Body:
         """A body whose updates are `guarded`."""
         made: list[Stmt] = []
         for statement in body:
             if isinstance(statement, For | Let | If | Allocate):
-                made.append(with_body(statement, self.guarded_body(statement.body)))
+                made.append(with_body(statement, self._guarded_body(statement.body)))
             else:
                 made.append(self.guarded(statement))
         return tuple(made)

@@ -40,13 +40,15 @@ class Condition:
 
     def coefficient(self, variable: str) -> int:
         """The number that the variable is multiplied by; 0 if it is not in it."""
-        return dict(self.terms).get(variable, 0)
+        return next((factor for name, factor in self.terms if name == variable), 0)
 
     def at(self, variable: str, value: int) -> Condition:
         """The condition with a variable fixed."""
         factor = self.coefficient(variable)
+        if not factor:
+            return self
         terms = tuple(term for term in self.terms if term[0] != variable)
-        return replace(self, terms=terms, constant=self.constant + factor * value)
+        return Condition(terms, self.constant + factor * value, self.scale, self.size)
 
     def moved(self, by: int) -> Condition:
         """The condition on a sum that is larger by so many."""

@@ -369,8 +369,7 @@ def _reads_of(
     ends = list(kernel.limits)
     kernel = replace(split_rows(kernel), limits=())
     nest = split_periods(bounded_loops(ScheduledKernel.of(kernel)), ends)
-    nest = replace(nest, body=DemandAnalysis(nest, ends).guarded_body(nest.body))
-    live = DemandAnalysis(nest, ends)
+    live = DemandAnalysis(nest, ends).guarded_analysis()
     values = dict(zip((item.name for item in kernel.inputs), call.inputs, strict=True))
     values |= {text: name for name, text in sizes.items()}
     found = []
