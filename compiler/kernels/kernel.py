@@ -102,12 +102,13 @@ class Buffer:
         return TensorType(self.dtype, self.shape)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class ValidExtent:
     """Of a result only those elements matter whose `place // stride % extent` is below a size.
 
     `place` is an element's number in row-major order, the size element `number` of `sizes`, an
-    input of i64, and `offset`. Other elements may have any value.
+    input of i64 (between kernels the value that this is), and `offset`. Other elements may have any
+    value.
     """
 
     stride: int
@@ -115,6 +116,11 @@ class ValidExtent:
     sizes: str
     number: int
     offset: int = 0
+
+    @property
+    def period(self) -> int:
+        """Elements after which the pattern comes again."""
+        return self.stride * self.extent
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +173,7 @@ class FusedKernel:
         """A limit ends the output's axis at this position."""
         after = math.prod(self.output.shape[position + 1 :])
         whole = after * self.output.shape[position]
-        return any(
-            after <= limit.stride and limit.stride * limit.extent <= whole for limit in self.limits
-        )
+        return any(after <= limit.stride and limit.period <= whole for limit in self.limits)
 
     def limited_within(self, position: int) -> bool:
         """A limit ends the output's axis at this position, and again for each point outside."""

@@ -90,7 +90,7 @@ def merged_rows(kernel: FusedKernel) -> FusedKernel:
             ]
             body = body.then
         period = inner * axis.extent
-        kept = (x for x in kernel.limits if x.stride >= period or x.stride * x.extent <= inner)
+        kept = (x for x in kernel.limits if x.stride >= period or x.period <= inner)
         axes = (*stage.axes[:position], row, column, *stage.axes[position + 1 :])
         pitch = RowPitch(inner, most, row.extent, size.buffer, ends[0].number, 0)
         stages = (*kernel.stages[:-1], replace(stage, axes=axes, body=body))
@@ -160,7 +160,7 @@ def _cuts(kernel: FusedKernel) -> list[tuple[int, int]]:
     for position in reversed(range(len(kernel.output.axes))):
         extent = kernel.output.axes[position].extent
         for limit in kernel.limits:
-            factor, rest = divmod(limit.stride * limit.extent, step)
+            factor, rest = divmod(limit.period, step)
             if not rest and 1 < factor < extent and extent % factor == 0:
                 found.append((position, factor))
         step *= extent

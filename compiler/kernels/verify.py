@@ -78,7 +78,7 @@ def _limit_problem(kernel: FusedKernel, limit: ValidExtent) -> str:
     if not 0 <= limit.number < sizes.shape[0]:
         return f"{limit.sizes} has no size {limit.number}"
     size = math.prod(kernel.output.shape)
-    if limit.stride < 1 or limit.extent < 1 or size % (limit.stride * limit.extent):
+    if limit.stride < 1 or limit.extent < 1 or size % (limit.period):
         return f"{size} elements have no axis of {limit.extent}, {limit.stride} apart"
     return ""
 

@@ -193,7 +193,7 @@ def _is_along(limit: ValidExtent, border: _Border, output: Memory) -> bool:
 def _ends_along(limit: ValidExtent, border: _Border, output: Memory) -> bool:
     """Whether a limit ends the border's dimension, after so many of its rows at a time."""
     stride, extent = _rows(border, output)
-    return limit.stride % stride == 0 and limit.stride * limit.extent == stride * extent
+    return limit.stride % stride == 0 and limit.period == stride * extent
 
 
 def _rows(border: _Border, output: Memory) -> tuple[int, int]:
@@ -304,7 +304,7 @@ def _end(output: Memory, dimension: int, limits: Sequence[ValidExtent]) -> Expr 
     extent, inner = output.shape[dimension], math.prod(output.shape[dimension + 1 :])
     for limit in limits:
         by, rest = divmod(limit.stride, inner)  # of rows that are one axis, so many are an element
-        if extent > 1 and not rest and by and limit.stride * limit.extent == inner * extent:
+        if extent > 1 and not rest and by and limit.period == inner * extent:
             size = Load(DType.I64, limit.sizes, (integer(limit.number),))
             return mul(add(size, integer(limit.offset)), integer(by))
     return None

@@ -29,7 +29,7 @@ from tunefarm.compiler.loops.ir import (
 
 def split_periods(nest: LoopNest, limits: Sequence[ValidExtent]) -> LoopNest:
     """The nest with loops in two where a limit begins anew within their range."""
-    periods = sorted({limit.stride * limit.extent for limit in limits})
+    periods = sorted({limit.period for limit in limits})
     output = nest.output
     strides: dict[str, int] = {}
     for statement in _stores(nest.body, output.name):

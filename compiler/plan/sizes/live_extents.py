@@ -150,32 +150,7 @@ def _without_fractions(size: Dimension) -> Iterator[Dimension]:
 # matters reads it.
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ValueLimit:
-    """`ValidExtent` of a value: the size is element `number` of the value `sizes`, and `offset`."""
-
-    stride: int
-    extent: int
-    sizes: str
-    number: int
-    offset: int = 0
-
-    @property
-    def period(self) -> int:
-        """Elements after which the pattern comes again."""
-        return self.stride * self.extent
-
-    def named_by(self, first: Mapping[int, int]) -> ValueLimit:
-        """The limit by the first of sizes that are equal in every run."""
-        number = first.get(self.number) if self.sizes == SIZES else None
-        return self if number is None else replace(self, number=number)
-
-    def implies(self, other: ValueLimit) -> bool:
-        """What is within this limit is within the other one."""
-        return self.offset <= other.offset and self == replace(other, offset=self.offset)
-
-
-Needs = dict[str, frozenset[ValueLimit]]
+Needs = dict[str, frozenset[ValidExtent]]
 NOTHING: Final[Mapping[str, Dims]] = MappingProxyType({})
 
 
@@ -199,17 +174,17 @@ def needed_extents(
     first = first_numbers(signature)
 
     def add_read(name: str, read: _Read) -> None:
-        limits = frozenset(limit.named_by(first) for limit in read.limits)
+        limits = frozenset(_named_by(first, limit) for limit in read.limits)
         reads.setdefault(name, []).append(replace(read, limits=limits))
 
     ports = {port.name: port for port in signature.outputs}
     values = dict(zip(outputs, program.outputs, strict=True))
     for name, value in values.items():
-        limits = frozenset[ValueLimit]()
+        limits = frozenset[ValidExtent]()
         if name in ports:
             limits = _limits_of(ports[name].padded, names)
         add_read(value, _Read(limits))
-    seen: dict[tuple[str, frozenset[ValueLimit], tuple[str, ...]], list[tuple[int, _Read]]] = {}
+    seen: dict[tuple[str, frozenset[ValidExtent], tuple[str, ...]], list[tuple[int, _Read]]] = {}
     for number, call in reversed(list(enumerate(program.calls))):
         own = _common(reads.get(call.output, []), sizes)
         dims = unread.get(call.output)
@@ -245,13 +220,13 @@ def needed_extents(
 class _Read:
     """A reader of a value, and how far it needs it; `place` is which elements, where that helps."""
 
-    limits: frozenset[ValueLimit]
+    limits: frozenset[ValidExtent]
     place: Affine | None = None
     ranges: Ranges | None = None
 
-    def keeps(self, limit: ValueLimit, least: int) -> bool:
+    def keeps(self, limit: ValidExtent, least: int) -> bool:
         """It reads nothing beyond the limit, whose size is no less than `least`."""
-        if any(item.implies(limit) for item in self.limits):
+        if any(_implies(item, limit) for item in self.limits):
             return True
         if self.place is None or self.ranges is None:
             return False
@@ -261,21 +236,32 @@ class _Read:
         return low >= 0 and high < min(limit.period, limit.stride * (least + limit.offset))
 
 
-def _common(reads: Sequence[_Read], sizes: Mapping[SizeName, Dimension]) -> frozenset[ValueLimit]:
-    """The limits that all readers keep."""
-    found: frozenset[ValueLimit] = frozenset().union(*(read.limits for read in reads))
+def _named_by(first: Mapping[int, int], limit: ValidExtent) -> ValidExtent:
+    """The limit by the first of sizes that are equal in every run."""
+    number = first.get(limit.number) if limit.sizes == SIZES else None
+    return limit if number is None else replace(limit, number=number)
 
-    def least(limit: ValueLimit) -> int:
+
+def _implies(first: ValidExtent, second: ValidExtent) -> bool:
+    """What is within the first limit is within the second one."""
+    return first.offset <= second.offset and first == replace(second, offset=first.offset)
+
+
+def _common(reads: Sequence[_Read], sizes: Mapping[SizeName, Dimension]) -> frozenset[ValidExtent]:
+    """The limits that all readers keep."""
+    found: frozenset[ValidExtent] = frozenset().union(*(read.limits for read in reads))
+
+    def least(limit: ValidExtent) -> int:
         return bounds_of(sizes.get((limit.sizes, limit.number), 0))[0]
 
     return frozenset(x for x in found if all(read.keeps(x, least(x)) for read in reads))
 
 
 def _strongest(
-    limits: AbstractSet[ValueLimit], sizes: Mapping[SizeName, Dimension]
-) -> frozenset[ValueLimit]:
+    limits: AbstractSet[ValidExtent], sizes: Mapping[SizeName, Dimension]
+) -> frozenset[ValidExtent]:
     """The limits without those that others imply, or that leave nothing out."""
-    chosen: list[ValueLimit] = []
+    chosen: list[ValidExtent] = []
     open_limits = (limit for limit in limits if not _holds_always(limit, sizes))
     for limit in sorted(open_limits, key=lambda x: (x.offset < 0, abs(x.offset), x)):
         if not any(_is_within(other, limit, sizes) for other in chosen):
@@ -284,7 +270,9 @@ def _strongest(
     return frozenset(chosen)
 
 
-def _is_within(first: ValueLimit, second: ValueLimit, sizes: Mapping[SizeName, Dimension]) -> bool:
+def _is_within(
+    first: ValidExtent, second: ValidExtent, sizes: Mapping[SizeName, Dimension]
+) -> bool:
     """Whether what keeps to the first limit keeps to the second one too, whatever the sizes are."""
     by, rest = divmod(second.stride, first.stride)
     if rest or first.period != second.period:
@@ -299,31 +287,31 @@ def _is_within(first: ValueLimit, second: ValueLimit, sizes: Mapping[SizeName, D
     return isinstance(more, int) and more <= 0
 
 
-def _holds_always(limit: ValueLimit, sizes: Mapping[SizeName, Dimension]) -> bool:
+def _holds_always(limit: ValidExtent, sizes: Mapping[SizeName, Dimension]) -> bool:
     """Whether there is no size that leaves anything out."""
     size = sizes.get((limit.sizes, limit.number))
     return size is not None and bounds_of(size)[0] + limit.offset >= limit.extent
 
 
-def _fits(limit: ValueLimit, begin: int, *sizes: int) -> bool:
+def _fits(limit: ValidExtent, begin: int, *sizes: int) -> bool:
     """The limit says the same of memory that starts at another element."""
     return not any(number % limit.period for number in (begin, *sizes))
 
 
-def _limits_of(dims: Dims, names: Mapping[Size, SizeName]) -> frozenset[ValueLimit]:
+def _limits_of(dims: Dims, names: Mapping[Size, SizeName]) -> frozenset[ValidExtent]:
     """The limits that true sizes are."""
     found = set()
     stride = 1
     for factors in reversed(dims):
         for true, extent in reversed(factors):
             if isinstance(true, Size) and true in names:
-                found.add(ValueLimit(stride, extent, *names[true]))
+                found.add(ValidExtent(stride, extent, *names[true]))
             stride *= extent
     return frozenset(found)
 
 
 def _reads_of_join(
-    program: KernelProgram, call: JoinCall, own: frozenset[ValueLimit]
+    program: KernelProgram, call: JoinCall, own: frozenset[ValidExtent]
 ) -> Iterator[tuple[str, _Read]]:
     """How far each part of a join is read, of which `own` says how far it is needed."""
     begin, whole = 0, program.types[call.output].size
@@ -342,7 +330,7 @@ def _reads_of_function(call: FunctionCall) -> Iterator[tuple[str, _Read]]:
         stride = 1
         for true, extent in reversed([factor for axis in dims or () for factor in axis]):
             if true < 0:
-                limits.add(ValueLimit(stride, extent, call.inputs[-1], ~true))
+                limits.add(ValidExtent(stride, extent, call.inputs[-1], ~true))
             stride *= extent
         if value:
             yield value, _Read(frozenset(limits))
@@ -358,13 +346,11 @@ def _vectors_of_sizes(call: KernelCall) -> tuple[str, ...]:
 
 
 def _reads_of(
-    call: KernelCall, own: frozenset[ValueLimit], named_sizes: Mapping[SizeName, Dimension]
+    call: KernelCall, own: frozenset[ValidExtent], named_sizes: Mapping[SizeName, Dimension]
 ) -> list[tuple[int, _Read]]:
     """How far a call needs its inputs, by position, where its result is needed so far."""
     sizes = {limit.sizes: f"{limit.sizes}?" for limit in own}
-    ends = [
-        ValidExtent(x.stride, x.extent, sizes[x.sizes], x.number, x.offset) for x in sorted(own)
-    ]
+    ends = [replace(limit, sizes=sizes[limit.sizes]) for limit in sorted(own)]
     kernel = merged_rows(replace(call.kernel, limits=tuple(ends)))
     ends = list(kernel.limits)
     kernel = replace(split_rows(kernel), limits=())
@@ -402,7 +388,7 @@ def _limits(
     load: Load,
     conditions: Sequence[tuple[Condition, SizeName]],
     ranges: Ranges,
-) -> Iterator[ValueLimit]:
+) -> Iterator[ValidExtent]:
     """What conditions, each with the name of its size, say of the elements that a load reads."""
     place = _place(buffer, load, ranges)
     for condition, name in conditions:
@@ -411,7 +397,7 @@ def _limits(
             found = _along(place, condition, math.prod(buffer.shape), ranges)
         found = found or _along_axis(buffer, load, condition, ranges)
         if found is not None:
-            yield ValueLimit(*found, *name)
+            yield ValidExtent(*found, *name)
 
 
 def _window_limits(
@@ -420,7 +406,7 @@ def _window_limits(
     conditions: Sequence[tuple[Condition, SizeName]],
     ranges: Ranges,
     sizes: Mapping[SizeName, Dimension],
-) -> Iterator[ValueLimit]:
+) -> Iterator[ValidExtent]:
     """As `_limits`, of windows that reach further than their own number along an axis."""
     stride = 1
     for extent, item in zip(reversed(buffer.shape), reversed(load.indices), strict=True):
@@ -430,7 +416,7 @@ def _window_limits(
             for reach in reaches(item, condition, sizes[name], ranges):
                 for other, offset in named(reach, sizes):
                     if bounds_of(sizes[other])[0] + offset < extent:
-                        yield ValueLimit(stride, extent, *other, offset)
+                        yield ValidExtent(stride, extent, *other, offset)
         stride *= extent
 
 
@@ -552,7 +538,7 @@ def without_computed_sizes(graph: Graph) -> Graph:
     return replace(graph, outputs=outputs, computed_sizes={})
 
 
-def _limited(program: KernelProgram, call: KernelCall, limits: Sequence[ValueLimit]) -> KernelCall:
+def _limited(program: KernelProgram, call: KernelCall, limits: Sequence[ValidExtent]) -> KernelCall:
     """The call of the kernel with these limits."""
     if not limits:
         kernel = split_folds(merged_rows(call.kernel))
@@ -568,10 +554,7 @@ def _limited(program: KernelProgram, call: KernelCall, limits: Sequence[ValueLim
     kernel = replace(
         call.kernel,
         inputs=tuple(buffers),
-        limits=tuple(
-            ValidExtent(limit.stride, limit.extent, named[limit.sizes], limit.number, limit.offset)
-            for limit in limits
-        ),
+        limits=tuple(replace(limit, sizes=named[limit.sizes]) for limit in limits),
     )
     joined = {name for item in program.calls if isinstance(item, JoinCall) for name in item.inputs}
     kernel = split_folds(merged_rows(kernel))
