@@ -437,11 +437,8 @@ class _Limiter:
         fused = None if parts is None else parts.limited(self.needed.of_body(parts.body))
         if fused is not None:
             return fused.needed()
-        variable, last = statement.variable, statement.stop - 1
-        return strongest(
-            item.at(variable, statement.start if item.coefficient(variable) > 0 else last)
-            for item in self._ends(statement).values()
-        )
+        rounds = {statement.variable: (statement.start, statement.stop - 1)}
+        return strongest(item.weakest(rounds) for item in self._ends(statement).values())
 
     def _ends(self, loop: For) -> Facts:
         """Conditions that end a loop, and, of a serial one, those that it begins with."""
@@ -492,7 +489,7 @@ class _Limiter:
         folded = self.body(loop.body, {**facts, **whole}, inner, held)
         if exact:
             return (replace(limited, body=folded),)
-        highest = (_highest(item, self._bound_inside(loop)) for item in whole.values())
+        highest = (item.strictest(self._bound_inside(loop)) for item in whole.values())
         rounds = _joined("min", (item.rounds(variable) for item in highest))
         assert rounds is not None
         main = replace(limited, limit=rounds, body=folded)
@@ -515,7 +512,7 @@ class _Limiter:
         found: Facts = {}
         apart = False
         for item in self._select_conditions(loop, {**ranges, **inside}):
-            factor, low = item.coefficient(loop.variable), _lowest(item, inside)
+            factor, low = item.coefficient(loop.variable), item.weakest(inside)
             if factor and low.key in ends and ends[low.key].constant >= low.constant:
                 found[item.key] = item
                 apart |= any(item.coefficient(name) * factor < 0 for name in inside)
@@ -524,7 +521,7 @@ class _Limiter:
     def _parts(self, loop: For, rows: Facts, facts: Facts, ranges: Ranges, held: bool) -> Body:
         """The rounds in which all of these conditions hold, and those before and after them."""
         variable, inside = loop.variable, self._bound_inside(loop)
-        strict = [_highest(item, inside) for item in rows.values()]
+        strict = [item.strictest(inside) for item in rows.values()]
         starts = (item.first_round(variable) for item in strict if item.coefficient(variable) < 0)
         ends = (item.rounds(variable) for item in strict if item.coefficient(variable) > 0)
         first, last = _joined("max", starts), _joined("min", ends)
@@ -563,7 +560,7 @@ class _Limiter:
             factor = item.coefficient(loop.variable)
             if factor <= 0:
                 continue
-            low, high = _lowest(item, inside), _highest(item, inside)
+            low, high = item.weakest(inside), item.strictest(inside)
             span = high.constant - low.constant
             if span > factor or low.key not in ends or ends[low.key].constant < low.constant:
                 continue
@@ -610,18 +607,6 @@ def _folded(statement: Stmt, known: Facts, ranges: Ranges) -> Stmt:
         return statement
     value = assumed(statement.value, known, ranges)
     return statement if value is statement.value else replace(statement, value=value)
-
-
-def _lowest(condition: Condition, inside: Ranges) -> Condition:
-    for name, (low, high) in inside.items():
-        condition = condition.at(name, low if condition.coefficient(name) > 0 else high)
-    return condition
-
-
-def _highest(condition: Condition, inside: Ranges) -> Condition:
-    for name, (low, high) in inside.items():
-        condition = condition.at(name, high if condition.coefficient(name) > 0 else low)
-    return condition
 
 
 def _joined(op: str, values: Iterable[Expr]) -> Expr | None:

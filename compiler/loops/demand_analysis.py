@@ -290,11 +290,11 @@ class DemandAnalysis:
 
         Names of no loop, of a sum within the value that is written, stay: it is not outside then.
         """
-        for name, factor in condition.terms:
-            if name not in self._outside.get(buffer, ()) and name in place.ranges:
-                low, high = place.ranges[name]
-                condition = condition.at(name, low if factor > 0 else high)
-        return condition
+        outside = self._outside.get(buffer, frozenset())
+        names = (name for name, _ in condition.terms if name in place.ranges)
+        return condition.weakest(
+            {name: place.ranges[name] for name in names if name not in outside}
+        )
 
     def _is_outside(self, condition: Condition, buffer: str) -> bool:
         return {name for name, _ in condition.terms} <= self._outside[buffer]
@@ -339,7 +339,7 @@ class DemandAnalysis:
                 continue
             conditions = [*self._written(other), *self._zero_factors(other)]
             inside = {name: ends for name, ends in other.ranges.items() if name not in place.ranges}
-            known = strongest(_weakest(conditions, inside))
+            known = strongest(condition.weakest(inside) for condition in conditions)
             found = known if found is None else shared(found, known)
         return list((found or {}).values())
 
@@ -380,7 +380,7 @@ class DemandAnalysis:
             for condition in candidates(rows, ranges, known)
             if folded(rows, condition, ranges, known) == zero
         ]
-        return _weakest(conditions, inside)
+        return [condition.weakest(inside) for condition in conditions]
 
     def _output_conditions(self, place: Place) -> list[Condition]:
         if self.nest.output.name in self._unknown:
@@ -578,15 +578,8 @@ def _is_element(name: str) -> bool:
 
 def _of_any_element(conditions: Sequence[Condition], ranges: Ranges) -> list[Condition]:
     """The conditions of a tile's elements, as those without which none of them matters."""
-    return _weakest(conditions, {name: ends for name, ends in ranges.items() if _is_element(name)})
-
-
-def _weakest(conditions: Sequence[Condition], inside: Ranges) -> list[Condition]:
-    """The conditions without variables: those that hold wherever they do for some value of them."""
-    found = list(conditions)
-    for name, (low, high) in inside.items():
-        found = [item.at(name, low if item.coefficient(name) > 0 else high) for item in found]
-    return found
+    inside = {name: ends for name, ends in ranges.items() if _is_element(name)}
+    return [condition.weakest(inside) for condition in conditions]
 
 
 def ends_later_rounds(condition: Condition, carry: Carry) -> bool:

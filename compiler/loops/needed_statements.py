@@ -42,11 +42,8 @@ class NeededStatements:
     def _find(self, statement: Stmt) -> Facts:
         match statement:
             case For(variable=variable, start=start, stop=stop, body=body):
-                lowest = (
-                    item.at(variable, start if item.coefficient(variable) > 0 else stop - 1)
-                    for item in self.of_body(body).values()
-                )
-                return strongest(lowest)
+                rounds = {variable: (start, stop - 1)}
+                return strongest(item.weakest(rounds) for item in self.of_body(body).values())
             case Let(body=body):
                 inner = (outside_of(statement, item) for item in self.of_body(body).values())
                 return strongest(item for item in inner if item is not None)

@@ -50,6 +50,19 @@ class Condition:
         terms = tuple(term for term in self.terms if term[0] != variable)
         return Condition(terms, self.constant + factor * value, self.scale, self.size)
 
+    def weakest(self, inside: Ranges) -> Condition:
+        """Without variables of these ranges: it holds where this does for any values of them."""
+        condition = self
+        for name, factor in self.terms:
+            if name in inside:
+                low, high = inside[name]
+                condition = condition.at(name, low if factor > 0 else high)
+        return condition
+
+    def strictest(self, inside: Ranges) -> Condition:
+        """Without variables of these ranges: where it holds this does for all values of them."""
+        return self.weakest({name: (high, low) for name, (low, high) in inside.items()})
+
     def moved(self, by: int) -> Condition:
         """The condition on a sum that is larger by so many."""
         return replace(self, constant=self.constant + by)
@@ -202,7 +215,7 @@ def limit_condition(
     None if it is unknown. Tiles that reach beyond an axis write what is within it only. So axes
     inside of the limit's stride add less than that, and those inside of its period less than that.
     """
-    period = limit.stride * limit.extent
+    period = limit.period
     place, step, whole = Affine(0, ()), 1, math.prod(shape) == period
     for extent, form in zip(reversed(shape), reversed(forms), strict=True):
         if step == period:
