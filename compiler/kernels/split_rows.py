@@ -32,19 +32,19 @@ from tunefarm.compiler.kernels.stage import Axis, Stage
 from tunefarm.compiler.types.dtypes import DType
 
 
-def split_rows(kernel: FusedKernel) -> FusedKernel:
+def split_rows(kernel: FusedKernel, *, keep_attention: bool = True) -> FusedKernel:
     """The kernel with each axis of its result in two where one of its limits begins anew.
 
     It stays as it is where something is read along such an axis and in another way too. What is an
-    attention stays one: its columns, which may be pixels, are one axis.
+    attention stays one, if it is to be kept: its columns, which may be pixels, are one axis.
     """
     for position, factor in _cuts(kernel):
         try:
             made = _split(kernel, position, factor)
         except ScheduleError:
             continue
-        if attention_of(kernel) is None or attention_of(made) is not None:
-            return split_rows(made)
+        if not keep_attention or attention_of(kernel) is None or attention_of(made) is not None:
+            return split_rows(made, keep_attention=keep_attention)
     return kernel
 
 

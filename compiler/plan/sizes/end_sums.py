@@ -15,15 +15,16 @@ from dataclasses import dataclass, replace
 
 from tunefarm.compiler.expr.nodes import Binary, Expr, Load, binary, const, index, integer, select
 from tunefarm.compiler.expr.walk import axes_of
-from tunefarm.compiler.kernels.kernel import Buffer, Call, KernelCall, KernelProgram
+from tunefarm.compiler.kernels.kernel import Call, KernelCall, KernelProgram
 from tunefarm.compiler.kernels.stage import Stage
-from tunefarm.compiler.kernels.workload_key import workload_key
 from tunefarm.compiler.plan.sizes.size_names import (
     NONE_COMPUTED,
     SizeName,
     first_known,
     names_by_size,
     size_names,
+    with_kernel,
+    with_operands,
 )
 from tunefarm.compiler.types.dims import Dims, extent_of
 from tunefarm.compiler.types.dtypes import DType
@@ -67,22 +68,16 @@ def _ended(
     sizes = [end.size for found in ends.values() for end in found]
     if not sizes or not all(size in names for size in sizes):
         return call
-    inputs, buffers = list(call.inputs), list(kernel.inputs)
-    for vector, _ in (names[size] for size in sizes):
-        if vector not in inputs:
-            type = program.types[vector]
-            inputs.append(vector)
-            buffers.append(Buffer(f"in{len(buffers)}", type.dtype, type.shape))
+    call, named = with_operands(call, (names[size][0] for size in sizes), program.types)
     stages = []
     for stage in kernel.stages:
         body = stage.body
         for end in ends[stage.name]:
             vector, place = names[end.size]
-            size = Load(DType.I64, buffers[inputs.index(vector)].name, (integer(place),))
+            size = Load(DType.I64, named[vector], (integer(place),))
             body = select(binary("lt", end.place, size), body, const(0, body.dtype))
         stages.append(replace(stage, body=body))
-    kernel = replace(kernel, inputs=tuple(buffers), stages=tuple(stages))
-    return replace(call, kernel=kernel, key=workload_key(kernel), inputs=tuple(inputs))
+    return with_kernel(call, replace(call.kernel, stages=tuple(stages)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,18 +34,18 @@ from tunefarm.compiler.kernels.kernel import (
     written_by,
 )
 from tunefarm.compiler.kernels.split_rows import merged_rows, split_folds, split_rows
-from tunefarm.compiler.kernels.workload_key import workload_key
 from tunefarm.compiler.loops.demand_analysis import DemandAnalysis
 from tunefarm.compiler.loops.lower_kernel import bounded_loops
 from tunefarm.compiler.loops.scheduled_kernel import ScheduledKernel
 from tunefarm.compiler.loops.size_conditions import Condition, terms_of
-from tunefarm.compiler.loops.split_periods import split_periods
 from tunefarm.compiler.plan.sizes.size_names import (
     NONE_COMPUTED,
     SizeName,
     first_known,
     names_by_size,
     size_names,
+    with_kernel,
+    with_operands,
 )
 from tunefarm.compiler.types.dims import Dims, extent_of
 from tunefarm.compiler.types.dtypes import DType
@@ -353,8 +353,8 @@ def _reads_of(
     ends = [replace(limit, sizes=sizes[limit.sizes]) for limit in sorted(own)]
     kernel = merged_rows(replace(call.kernel, limits=tuple(ends)))
     ends = list(kernel.limits)
-    kernel = replace(split_rows(kernel), limits=())
-    nest = split_periods(bounded_loops(ScheduledKernel.of(kernel)), ends)
+    kernel = replace(split_rows(kernel, keep_attention=False), limits=())
+    nest = bounded_loops(ScheduledKernel.of(kernel))
     live = DemandAnalysis(nest, ends).guarded_analysis()
     values = dict(zip((item.name for item in kernel.inputs), call.inputs, strict=True))
     values |= {text: name for name, text in sizes.items()}
@@ -541,26 +541,12 @@ def without_computed_sizes(graph: Graph) -> Graph:
 def _limited(program: KernelProgram, call: KernelCall, limits: Sequence[ValidExtent]) -> KernelCall:
     """The call of the kernel with these limits."""
     if not limits:
-        kernel = split_folds(merged_rows(call.kernel))
-        unchanged = kernel is call.kernel
-        return call if unchanged else replace(call, kernel=kernel, key=workload_key(kernel))
-    inputs, buffers = list(call.inputs), list(call.kernel.inputs)
-    for name in dict.fromkeys(limit.sizes for limit in limits):
-        if name not in inputs:
-            type = program.types[name]
-            inputs.append(name)
-            buffers.append(Buffer(f"in{len(buffers)}", type.dtype, type.shape))
-    named = {value: buffer.name for value, buffer in zip(inputs, buffers, strict=True)}
-    kernel = replace(
-        call.kernel,
-        inputs=tuple(buffers),
-        limits=tuple(replace(limit, sizes=named[limit.sizes]) for limit in limits),
-    )
+        return with_kernel(call, split_folds(merged_rows(call.kernel)))
+    call, named = with_operands(call, (limit.sizes for limit in limits), program.types)
+    ends = tuple(replace(limit, sizes=named[limit.sizes]) for limit in limits)
     joined = {name for item in program.calls if isinstance(item, JoinCall) for name in item.inputs}
-    kernel = split_folds(merged_rows(kernel))
-    if call.output not in joined:
-        kernel = split_rows(kernel)
-    return replace(call, kernel=kernel, key=workload_key(kernel), inputs=tuple(inputs))
+    kernel = split_folds(merged_rows(replace(call.kernel, limits=ends)))
+    return with_kernel(call, kernel if call.output in joined else split_rows(kernel))
 
 
 def _in_views(types: dict[str, TensorType], call: KernelCall) -> list[Call]:

@@ -41,7 +41,7 @@ from tunefarm.compiler.kernels.kernel import (
     reads_of,
     written_by,
 )
-from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.plan.sizes.size_names import with_kernel, with_operands
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.signature import SIZES, Signature, SizedPort
@@ -209,29 +209,15 @@ def _pitched(program: KernelProgram, call: Call, pitches: Mapping[str, RowPitch]
     """The call, of a kernel that knows how far apart rows are."""
     if not isinstance(call, KernelCall) or pitches.keys().isdisjoint((*call.inputs, call.output)):
         return call
-    inputs, buffers, sizes = _with_sizes(program, call)
+    call, named = with_operands(call, [SIZES], program.types)
 
     def pitch(name: str) -> RowPitch | None:
-        return replace(pitches[name], sizes=sizes) if name in pitches else None
+        return replace(pitches[name], sizes=named[SIZES]) if name in pitches else None
 
-    buffers = [
-        replace(buffer, pitch=pitch(name)) for name, buffer in zip(inputs, buffers, strict=True)
-    ]
+    operands = zip(call.inputs, call.kernel.inputs, strict=True)
+    buffers = tuple(replace(buffer, pitch=pitch(name)) for name, buffer in operands)
     own = call.kernel.pitch or pitch(call.output)
-    kernel = replace(call.kernel, inputs=tuple(buffers), pitch=own)
-    return replace(call, kernel=kernel, key=workload_key(kernel), inputs=inputs)
-
-
-def _with_sizes(
-    program: KernelProgram, call: KernelCall
-) -> tuple[tuple[str, ...], list[Buffer], str]:
-    """A call's inputs and their buffers, the sizes among them, and how the kernel calls these."""
-    inputs, buffers = call.inputs, list(call.kernel.inputs)
-    if SIZES not in inputs:
-        type = program.types[SIZES]
-        inputs = (*inputs, SIZES)
-        buffers.append(Buffer(f"in{len(buffers)}", type.dtype, type.shape))
-    return inputs, buffers, buffers[inputs.index(SIZES)].name
+    return with_kernel(call, replace(call.kernel, inputs=buffers, pitch=own))
 
 
 # --- Arguments ----------------------------------------------------------------------------------
@@ -327,15 +313,14 @@ def _reading(
     """The call, of a kernel that reads arguments of these sizes as they lie."""
     if not isinstance(call, KernelCall) or dense.keys().isdisjoint(call.inputs):
         return call
-    inputs, buffers, sizes = _with_sizes(program, call)
-    buffers = [
-        replace(buffer, pitch=DensePitch(buffer.shape, sizes, dense[name]))
+    call, named = with_operands(call, [SIZES], program.types)
+    buffers = tuple(
+        replace(buffer, pitch=DensePitch(buffer.shape, named[SIZES], dense[name]))
         if name in dense
         else buffer
-        for name, buffer in zip(inputs, buffers, strict=True)
-    ]
-    kernel = _guarded(replace(call.kernel, inputs=tuple(buffers)))
-    return replace(call, kernel=kernel, key=workload_key(kernel), inputs=inputs)
+        for name, buffer in zip(call.inputs, call.kernel.inputs, strict=True)
+    )
+    return with_kernel(call, _guarded(replace(call.kernel, inputs=buffers)))
 
 
 def _guarded(kernel: FusedKernel) -> FusedKernel:

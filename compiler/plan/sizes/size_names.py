@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
-from tunefarm.compiler.kernels.kernel import KernelProgram, written_by
+from tunefarm.compiler.kernels.kernel import (
+    Buffer,
+    FusedKernel,
+    KernelCall,
+    KernelProgram,
+    written_by,
+)
+from tunefarm.compiler.kernels.workload_key import workload_key
 from tunefarm.compiler.types.signature import SIZES, ResultSource, Signature
 from tunefarm.compiler.types.sizes import Dimension, Size, Symbol
+from tunefarm.compiler.types.tensor_type import TensorType
 
 SizeName: TypeAlias = tuple[str, int]
 """The value that holds sizes, and the number of one of them."""
@@ -60,3 +69,22 @@ def first_known(program: KernelProgram) -> dict[str, int]:
         for name in written_by(call):
             made.setdefault(name, number)
     return made
+
+
+def with_operands(
+    call: KernelCall, names: Iterable[str], types: Mapping[str, TensorType]
+) -> tuple[KernelCall, dict[str, str]]:
+    """The call with these values among its operands, and how its kernel calls each of them."""
+    inputs, buffers = list(call.inputs), list(call.kernel.inputs)
+    for name in names:
+        if name not in inputs:
+            inputs.append(name)
+            buffers.append(Buffer(f"in{len(buffers)}", types[name].dtype, types[name].shape))
+    named = {name: buffers[inputs.index(name)].name for name in inputs}
+    kernel = replace(call.kernel, inputs=tuple(buffers))
+    return replace(call, kernel=kernel, inputs=tuple(inputs)), named
+
+
+def with_kernel(call: KernelCall, kernel: FusedKernel) -> KernelCall:
+    """The call of another kernel with the same operands."""
+    return call if kernel is call.kernel else replace(call, kernel=kernel, key=workload_key(kernel))
