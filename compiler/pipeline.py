@@ -38,8 +38,8 @@ from tunefarm.compiler.plan.optimise import PASS_NAMES, optimise_for
 from tunefarm.compiler.plan.sizes.end_sums import end_sums
 from tunefarm.compiler.plan.sizes.live_extents import (
     limit_kernels,
+    without_computed_outputs,
     without_computed_sizes,
-    without_outputs,
 )
 from tunefarm.compiler.plan.sizes.pitches import dense_arguments, pitch_rows
 from tunefarm.compiler.plan.sizes.share_filled import share_filled
@@ -232,13 +232,8 @@ def _to_kernels(
 
 def _limited(program: KernelProgram, graph: Graph) -> KernelProgram:
     """The program whose loops end where what is there at run time does."""
-    signature = graph.signature
-    if signature is None:
-        return program
-    outputs, computed = graph.outputs, graph.computed_sizes
-    ended = end_sums(program, outputs, signature, graph.zeros, computed)
-    limited = share_filled(limit_kernels(ended, outputs, signature, graph.unread, computed))
-    return without_outputs(limited, [name in computed for name in outputs])
+    limited = share_filled(limit_kernels(end_sums(program, graph), graph))
+    return without_computed_outputs(limited, graph)
 
 
 def _imported(model: Model, shapes: Shapes | None, allowance: ResourceBudget) -> Graph:

@@ -9,16 +9,16 @@ none. `Graph.zeros` says what is 0; where it holds something else by now, the mo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from tunefarm.compiler.expr.nodes import Binary, Expr, Load, binary, const, index, integer, select
 from tunefarm.compiler.expr.walk import axes_of
+from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.kernels.kernel import Call, KernelCall, KernelProgram
 from tunefarm.compiler.kernels.stage import Stage
 from tunefarm.compiler.plan.sizes.size_names import (
-    NONE_COMPUTED,
     SizeName,
     first_known,
     names_by_size,
@@ -32,26 +32,18 @@ from tunefarm.compiler.types.signature import Signature
 from tunefarm.compiler.types.sizes import Dimension, Size
 
 
-def end_sums(
-    program: KernelProgram,
-    outputs: Sequence[str],
-    signature: Signature,
-    zeros: Mapping[str, Dims],
-    computed: Mapping[str, Dimension] = NONE_COMPUTED,
-) -> KernelProgram:
-    """The program whose sums end so; `zeros` are the axes of values that are 0 in their padding.
-
-    `outputs` are the names of its outputs in the graph, `computed` the sizes that some hold.
-    """
-    names = names_by_size(size_names(program, outputs, signature, computed))
-    if not zeros or not names:
+def end_sums(program: KernelProgram, graph: Graph) -> KernelProgram:
+    """The program of a graph, whose sums end so."""
+    zeros, names = graph.zeros, names_by_size(size_names(program, graph))
+    if graph.signature is None or not zeros or not names:
         return program
+    same = _same_sizes(graph.signature)
     made = first_known(program)
     calls: list[Call] = []
     for number, call in enumerate(program.calls):
         if isinstance(call, KernelCall):
             known = {size: name for size, name in names.items() if made[name[0]] < number}
-            call = _ended(program, call, signature, zeros, known)
+            call = _ended(program, call, same, zeros, known)
         calls.append(call)
     return replace(program, calls=tuple(calls))
 
@@ -59,11 +51,11 @@ def end_sums(
 def _ended(
     program: KernelProgram,
     call: KernelCall,
-    signature: Signature,
+    same: AbstractSet[tuple[Dimension, Dimension]],
     zeros: Mapping[str, Dims],
     names: Mapping[Size, SizeName],
 ) -> KernelCall:
-    kernel, same = call.kernel, _same_sizes(signature)
+    kernel = call.kernel
     ends = {stage.name: _ends(program, call, stage, zeros, same) for stage in kernel.stages}
     sizes = [end.size for found in ends.values() for end in found]
     if not sizes or not all(size in names for size in sizes):

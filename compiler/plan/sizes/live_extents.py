@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from math import gcd
-from types import MappingProxyType
-from typing import Final
 
 from tunefarm.compiler.expr.affine import Affine, Ranges, affine, affine_range
 from tunefarm.compiler.expr.nodes import Binary, Const, Expr, Load
@@ -39,7 +37,6 @@ from tunefarm.compiler.loops.lower_kernel import bounded_loops
 from tunefarm.compiler.loops.scheduled_kernel import ScheduledKernel
 from tunefarm.compiler.loops.size_conditions import Condition, terms_of
 from tunefarm.compiler.plan.sizes.size_names import (
-    NONE_COMPUTED,
     SizeName,
     first_known,
     names_by_size,
@@ -151,25 +148,15 @@ def _without_fractions(size: Dimension) -> Iterator[Dimension]:
 
 
 Needs = dict[str, frozenset[ValidExtent]]
-NOTHING: Final[Mapping[str, Dims]] = MappingProxyType({})
 
 
-def needed_extents(
-    program: KernelProgram,
-    outputs: Sequence[str],
-    signature: Signature,
-    unread: Mapping[str, Dims] = NOTHING,
-    computed: Mapping[str, Dimension] = NONE_COMPUTED,
-) -> Needs:
-    """By value how far it is needed, by sizes that are known when it is made; what is not there is
-    read by nobody.
-
-    Nor is what lies behind the true sizes of values in `unread`, see `graph.ir.Graph`; `computed`
-    are its `computed_sizes`.
+def needed_extents(program: KernelProgram, graph: Graph, signature: Signature) -> Needs:
+    """By value of a graph's program how far it is needed, by sizes that are known when it is made;
+    what is not there is read by nobody. Nor is what lies behind the true sizes of `graph.unread`.
     """
     reads: dict[str, list[_Read]] = {}
     needs: Needs = {}
-    sizes = size_names(program, outputs, signature, computed)
+    sizes = size_names(program, graph)
     names, known = names_by_size(sizes), first_known(program)
     first = first_numbers(signature)
 
@@ -178,8 +165,7 @@ def needed_extents(
         reads.setdefault(name, []).append(replace(read, limits=limits))
 
     ports = {port.name: port for port in signature.outputs}
-    values = dict(zip(outputs, program.outputs, strict=True))
-    for name, value in values.items():
+    for name, value in zip(graph.outputs, program.outputs, strict=True):
         limits = frozenset[ValidExtent]()
         if name in ports:
             limits = _limits_of(ports[name].padded, names)
@@ -187,7 +173,7 @@ def needed_extents(
     seen: dict[tuple[str, frozenset[ValidExtent], tuple[str, ...]], list[tuple[int, _Read]]] = {}
     for number, call in reversed(list(enumerate(program.calls))):
         own = _common(reads.get(call.output, []), sizes)
-        dims = unread.get(call.output)
+        dims = graph.unread.get(call.output)
         if dims is not None and tuple(map(extent_of, dims)) == program.types[call.output].shape:
             own |= _limits_of(dims, names)
         own = _strongest({limit for limit in own if known.get(limit.sizes, number) < number}, sizes)
@@ -482,19 +468,11 @@ def _along_axis(
     return limit if limit is not None and limit[0] % step == 0 else None
 
 
-def limit_kernels(
-    program: KernelProgram,
-    outputs: Sequence[str],
-    signature: Signature,
-    unread: Mapping[str, Dims] = NOTHING,
-    computed: Mapping[str, Dimension] = NONE_COMPUTED,
-) -> KernelProgram:
-    """The program with limits on its kernels, which get the sizes as an operand.
-
-    `outputs` are the names of the program's outputs in the signature, `unread` are the axes of
-    values whose padding nobody reads, `computed` the sizes that outputs hold.
-    """
-    needs = needed_extents(program, outputs, signature, unread, computed)
+def limit_kernels(program: KernelProgram, graph: Graph) -> KernelProgram:
+    """The program of a graph with limits on its kernels, which get the sizes as an operand."""
+    if graph.signature is None:
+        return program
+    needs = needed_extents(program, graph, graph.signature)
     calls: list[Call] = []
     types = dict(program.types)
     for call in program.calls:
@@ -506,8 +484,9 @@ def limit_kernels(
     return replace(program, calls=tuple(calls), types=types)
 
 
-def without_outputs(program: KernelProgram, dropped: Sequence[bool]) -> KernelProgram:
-    """The program without some of its outputs, and without the kernels that made only those."""
+def without_computed_outputs(program: KernelProgram, graph: Graph) -> KernelProgram:
+    """The program without the outputs that only tell kernels of sizes, and what made only those."""
+    dropped = [name in graph.computed_sizes for name in graph.outputs]
     if not any(dropped):
         return program
     pairs = zip(program.outputs, dropped, strict=True)

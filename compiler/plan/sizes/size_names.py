@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
+from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.kernels.kernel import (
     Buffer,
     FusedKernel,
@@ -15,37 +15,29 @@ from tunefarm.compiler.kernels.kernel import (
     written_by,
 )
 from tunefarm.compiler.kernels.workload_key import workload_key
-from tunefarm.compiler.types.signature import SIZES, ResultSource, Signature
+from tunefarm.compiler.types.signature import SIZES, ResultSource
 from tunefarm.compiler.types.sizes import Dimension, Size, Symbol
 from tunefarm.compiler.types.tensor_type import TensorType
 
 SizeName: TypeAlias = tuple[str, int]
 """The value that holds sizes, and the number of one of them."""
 
-NONE_COMPUTED: Final[Mapping[str, Dimension]] = MappingProxyType({})
 
-
-def size_names(
-    program: KernelProgram,
-    outputs: Sequence[str],
-    signature: Signature,
-    computed: Mapping[str, Dimension] = NONE_COMPUTED,
-) -> dict[SizeName, Dimension]:
-    """The sizes that vectors of the program hold, by the vector and the place in it.
-
-    `outputs` are the names of the program's outputs in the graph, `computed` those that hold one
-    size each, besides the ones that the signature names.
-    """
+def size_names(program: KernelProgram, graph: Graph) -> dict[SizeName, Dimension]:
+    """The sizes that vectors of the graph's program hold, by the vector and the place in it."""
+    if graph.signature is None:
+        return {}
     found: dict[SizeName, Dimension] = {
-        (SIZES, number): size for number, size in enumerate(signature.sizes)
+        (SIZES, number): size for number, size in enumerate(graph.signature.sizes)
     }
-    values = dict(zip(outputs, program.outputs, strict=True))
-    for source in signature.sources:
+    values = dict(zip(graph.outputs, program.outputs, strict=True))
+    for source in graph.signature.sources:
         if isinstance(source, ResultSource) and source.output in values:
             symbol = source.symbol
             size = Symbol.of(symbol.name, symbol.low, symbol.high)
             found[values[source.output], source.position] = size
-    found |= {(values[output], 0): size for output, size in computed.items() if output in values}
+    computed = graph.computed_sizes.items()
+    found |= {(values[output], 0): size for output, size in computed if output in values}
     return {
         name: size
         for name, size in found.items()

@@ -75,8 +75,7 @@ class Model:
     def program(self, **outputs: Sequence[tuple[Dimension, int]]) -> KernelProgram:
         """The limited kernels of the graph."""
         graph = self.graph(**outputs)
-        assert graph.signature is not None
-        return limit_kernels(extract_kernels(graph), graph.outputs, graph.signature)
+        return limit_kernels(extract_kernels(graph), graph)
 
 
 def _port(name: str, axes: Sequence[tuple[Dimension, int]]) -> SizedPort:
@@ -118,7 +117,7 @@ def test_an_output_is_needed_up_to_a_size_that_the_graph_computes() -> None:
     assert graph.signature is not None
     sources = (*graph.signature.sources, ResultSource(chosen, count, 0))
     signature = replace(graph.signature, outputs=graph.signature.outputs[1:], sources=sources)
-    program = limit_kernels(extract_kernels(graph), graph.outputs, signature)
+    program = limit_kernels(extract_kernels(graph), replace(graph, signature=signature))
     assert limits(program, last) == {(FEATURES, ROWS, 0), OF_BATCH}
     call = program.calls[-1]
     assert isinstance(call, KernelCall) and count in call.inputs[-2:]
@@ -237,8 +236,7 @@ def test_padding_that_nobody_reads_needs_no_reader_to_say_so() -> None:
         model.graph(**{last: ((BATCH, BATCH), (FEATURES, FEATURES), (1, 1))}),
         unread={first: tuple((axis,) for axis in SHAPE)},
     )
-    assert graph.signature is not None
-    program = limit_kernels(extract_kernels(graph), graph.outputs, graph.signature, graph.unread)
+    program = limit_kernels(extract_kernels(graph), graph)
     assert limits(program, first) == {OF_ROWS, OF_BATCH}
 
 
