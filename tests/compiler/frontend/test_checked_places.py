@@ -54,8 +54,8 @@ def test_an_index_outside_of_a_table_is_refused_in_a_model_with_open_sizes(
 
 
 def test_models_without_open_sizes_compute_nothing_beside_their_kernels() -> None:
-    assert len(_embedded(2).functions) == 1
-    assert _embedded(2).signature.is_fixed
+    executable = _embedded(2)
+    assert len(executable.kernels) == 1 and executable.signature.is_fixed
 
 
 def test_negative_indices_count_from_the_end_of_what_is_there() -> None:

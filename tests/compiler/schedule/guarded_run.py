@@ -9,15 +9,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tests.compiler.schedule.tile_session import tile_session
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.llvm import compile_kernel
 from tunefarm.compiler.llvm.compile_kernel import CompiledKernel
-from tunefarm.compiler.runtime.execution.kernel_functions import KernelSession
 from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
 from tunefarm.compiler.runtime.machine.threads import make_runtime
 from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.target import Target, host_target
-from tunefarm.compiler.types.numerics import KEEP
 from tunefarm.compiler.types.tensor_type import Array
 from tunefarm.measure.sandbox.guarded import GuardedBuffer
 
@@ -102,7 +101,7 @@ def _call(
     pointers = (ctypes.c_void_p * len(buffers))(*(buffer.address for buffer in buffers))
     runtime, _ = make_runtime(threads)
     address = workspace.address if compiled.workspace_bytes else None
-    with KernelSession(target, KEEP):
+    with tile_session(target):
         _ABI(code.address(compiled.symbol))(
             ctypes.addressof(pointers), address, ctypes.addressof(runtime)
         )

@@ -8,18 +8,17 @@ from types import MappingProxyType
 
 import numpy as np
 
+from tests.compiler.schedule.tile_session import tile_session
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall
 from tunefarm.compiler.llvm import compile_kernel
 from tunefarm.compiler.operators.registry import infer_type
 from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
-from tunefarm.compiler.runtime.execution.kernel_functions import KernelSession
 from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
 from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.target import Target, host_target
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.node import Node
-from tunefarm.compiler.types.numerics import KEEP
 from tunefarm.compiler.types.tensor_type import Array, Attribute, TensorType
 
 
@@ -105,6 +104,6 @@ def run_kernel(
     )
     workspace = np.empty(compiled.workspace_bytes + 64, np.uint8)
     runtime = (ctypes.c_int64 * 2)(0, 1)
-    with KernelSession(target or host_target(), KEEP):
+    with tile_session(target or host_target()):
         function(ctypes.addressof(pointers), workspace.ctypes.data, ctypes.addressof(runtime))
     return output

@@ -135,15 +135,6 @@ def test_boosted_trees_rank_unseen_candidates() -> None:
     assert rank_correlation(scores[kept], unseen.latencies[kept]) > 0.8
 
 
-def test_rankings_take_the_tasks_of_earlier_jobs_too() -> None:
-    """Which have negative numbers."""
-    rows = measured(200, seed=1)
-    earlier = replace(rows, tasks=rows.tasks - 3)
-    model = BoostedTrees(1, CostModelSettings(objective="pairwise"))
-    model.fit(TrainingData.joined([earlier, measured(200, seed=2)]))
-    assert model.trained
-
-
 def test_one_model_ranks_the_candidates_of_several_tasks() -> None:
     first = measured(200, seed=1)
     second = measured(200, seed=3)

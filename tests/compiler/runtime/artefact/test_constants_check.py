@@ -57,7 +57,6 @@ USES: dict[str, Callable[[Executable], object]] = {
     "run into": lambda model: model.run(X, {"y": np.empty(COUNT, np.float32)}),
     "bind": lambda model: model.bind(X),
     "profile": lambda model: model.profile(X, 1),
-    "functions": lambda model: model.functions,
     "save": lambda model: model.save("/nowhere/at.all"),
     "placed anew": lambda model: model.placed_anew(np.copy),
     "kernel address": lambda model: model.kernel_address("kernel_add"),
