@@ -182,7 +182,8 @@ def _stream(
                 printed = text
     texts = [_text(row, reader) for row in found]
     if shown:
-        print(texts[0].removeprefix(printed) if len(texts) == 1 else "\n".join(texts))
+        rest = texts[0].removeprefix(printed) if len(texts) == 1 else "\n".join(texts)
+        print(rest, flush=True)  # before the times, which go to stderr
     steps = len(times) - 2
     return {
         "tokens": found,
