@@ -321,16 +321,13 @@ def some_trials(
         return [_trial(row) for row in rows]
 
 
-def tasks(store: Store, *, only_ok: bool = False, origin: Origin | None = None) -> list[TaskKey]:
-    """The tasks that have trials (or ok ones, or those of one origin), in the order in which they
-    were first seen."""
+def tasks(store: Store, *, only_ok: bool = False) -> list[TaskKey]:
+    """The tasks that have trials (or ok ones), in the order in which they were first seen."""
     trial = exists().where(schema.Trial.task_id == schema.Task.id)
     trial = trial.where(statements.IS_OK) if only_ok else trial
-    trial = trial if origin is None else trial.where(statements.is_from(schema.Trial))
     statement = statements.keyed(*statements.KEY).where(trial).order_by(schema.Task.id)
     with store.reading() as session:
-        parameters = None if origin is None else origin.parameters
-        return [TaskKey(*row) for row in session.execute(statement, parameters)]
+        return [TaskKey(*row) for row in session.execute(statement)]
 
 
 def tasks_of_workload(store: Store, workload: str) -> list[TaskKey]:

@@ -106,7 +106,7 @@ def _arguments(step: Step) -> list[Any]:
 class ScheduleChoice:
     """A schedule for a kernel and where it came from.
 
-    `source` is TUNED, or PREDICTED from the record of a relative, as in a `KernelReport`;
+    `source` is as in a `KernelReport`;
     `record_id` is that record, `latency` the time that was measured for this kernel in seconds,
     if any.
     """

@@ -257,7 +257,7 @@ def past_of(item: RecordedKernel) -> PastKernel:
             ALONE_DEVIATION if math.isnan(deviation) else deviation,
         )
         if lesson is not None:
-            trials.append(PastTrial(item.space.candidate(number), lesson, None))
+            trials.append(PastTrial(item.space.candidate(number), lesson))
     return PastKernel(item.kernel, item.target, item.space, tuple(trials))
 
 
@@ -297,5 +297,5 @@ def _past_of(entry: Mapping[str, Any]) -> PastKernel:
         candidate = space.find(sketch, choices)
         if candidate is not None:
             latency = math.inf if seconds is None else seconds
-            trials.append(PastTrial(candidate, Lesson(latency, Outcome(outcome), deviation), None))
+            trials.append(PastTrial(candidate, Lesson(latency, Outcome(outcome), deviation)))
     return PastKernel(kernel, target, space, tuple(trials))

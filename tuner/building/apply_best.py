@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import cache, partial
-from typing import TYPE_CHECKING
 
 from tunefarm.compiler.errors import DatabaseError, ScheduleError, TunefarmError
 from tunefarm.compiler.kernels.kernel import FusedKernel
@@ -12,7 +10,6 @@ from tunefarm.compiler.kernels.workload_key import workload_key
 from tunefarm.compiler.runtime.spec.kernel_report import (
     DEFAULT,
     NAIVE,
-    PREDICTED,
     TUNED,
     KernelReport,
 )
@@ -34,9 +31,6 @@ from tunefarm.tuner.records.applicable_records import ApplicableRecords, nominee
 from tunefarm.tuner.records.trials import readable_record, reference_note, task_key
 from tunefarm.tuner.records.unapplied import PRECISION, Unapplied, Wanted, damaged, unapplied
 
-if TYPE_CHECKING:
-    from tunefarm.tuner.model.history import WarmStart
-
 
 def choose_from(
     store: Store,
@@ -46,15 +40,11 @@ def choose_from(
     *,
     only_confirmed: bool = False,
     settled: Iterable[BestRecord] = (),
-    predict: bool = False,
     applicable: ApplicableRecords | None = None,
 ) -> ChooseSchedule:
     """A function from a kernel to its best recorded schedule, None where there is no record.
 
     `settled` go before what the store has; `only_confirmed` leaves out what no job has settled.
-    With `predict` a kernel without a record gets the schedule that is predicted from the records of
-    others, if that is clearly faster than the default one.
-
     With `applicable` only those records count that these say. Without them all records of the task
     do: a job measures what it makes of them. A kernel of which nothing but the default schedule was
     tried has no tuned one.
@@ -73,13 +63,10 @@ def choose_from(
             return None if found.taken is None else found.taken.record, found.searched
         return _of_task(store, key, only_confirmed)
 
-    like = task_key("", target, threads, numerics)
-    predict_from_others = _predictor(store, target, like, applicable)
-
     def choose(kernel: FusedKernel) -> ScheduleChoice | None:
         record, searched = find(task_key(workload_key(kernel), target, threads, numerics))
         if record is None:
-            return predict_from_others(kernel) if predict else None
+            return None
         try:
             schedule = Schedule.from_json(record.schedule)
         except ScheduleError as error:
@@ -121,34 +108,6 @@ def _is_unsearched(schedule: Schedule, kernel: FusedKernel, target: Target, key:
         return False
 
 
-def _predictor(
-    store: Store, target: Target, like: TaskKey, applicable: ApplicableRecords | None
-) -> ChooseSchedule:
-    """A function that predicts schedules from the records of relatives, with `applicable` from
-    those that count without being met.
-
-    What it needs, a cost model among others, is imported and learnt at the first kernel.
-    """
-    own = None if applicable is None else applicable.own
-
-    @cache
-    def warm_start() -> WarmStart:
-        from tunefarm.tuner.model.history import WarmStart, read_history
-        from tunefarm.tuner.model.pretrained import load_pretrained
-
-        past = partial(read_history, store, like, target, origin=own)
-        return WarmStart(past, target, like, load_pretrained().model)
-
-    def predict(kernel: FusedKernel) -> ScheduleChoice | None:
-        predicted = warm_start().predict(kernel)
-        if predicted is None:
-            return None
-        schedule, record = predicted
-        return ScheduleChoice(schedule, PREDICTED, None if record is None else str(record))
-
-    return predict
-
-
 class Records:
     """What a database has for one build: `choose` gives schedules (None without a database)."""
 
@@ -161,8 +120,8 @@ class Records:
         *,
         accept_nominees: bool = False,
     ) -> None:
-        """`model_hash` is that of the graph as it was imported. What nobody has met on this CPU
-        applies only with `accept_nominees`: records, and what is predicted from other kernels'."""
+        """`model_hash` is that of the graph as it was imported. Records that nobody has met on this
+        CPU apply only with `accept_nominees`."""
         self.choose: ChooseSchedule | None = None
         self.applicable: ApplicableRecords | None = None
         self._store, self._numerics = store, settings.compile.numerics
@@ -183,7 +142,6 @@ class Records:
             target,
             threads,
             numerics,
-            predict=accept_nominees and not store.is_shipped,
             applicable=self.applicable,
         )
 

@@ -89,8 +89,8 @@ def build(
         bool,
         option(
             "--accept-nominees",
-            "Also apply what was not confirmed on this CPU: records from another CPU, "
-            "version or database, and predictions for kernels without a record.",
+            "Also apply records that were not confirmed on this CPU: from another CPU, "
+            "version or database.",
             ADVANCED,
         ),
     ] = False,

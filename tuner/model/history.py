@@ -1,27 +1,22 @@
-"""History: what a database knows of kernels, as training data, as schedules, and as a warm
-start.
-"""
+"""History: what a database knows of kernels, as training data and as schedules."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
-
-import numpy as np
 
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.serialize import kernel_from_json
-from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.schedule.space import Candidate, Choice, ScheduleSpace
 from tunefarm.compiler.schedule.spaces import schedule_space
 from tunefarm.compiler.target import Target
 from tunefarm.db import queries
 from tunefarm.db.records import TaskKey, TrialRecord, hash_json
 from tunefarm.db.store import Store
-from tunefarm.tuner.model.cost_model import BoostedTrees, Outcome, TrainingData
+from tunefarm.tuner.model.cost_model import Outcome, TrainingData
 from tunefarm.tuner.model.features import Correction, FeatureExtractor, kernel_facts
 from tunefarm.tuner.model.lessons import Lesson, data_of
 from tunefarm.tuner.records.trials import measured
@@ -32,12 +27,11 @@ NEAREST = 2  # relatives that a search starts from
 
 
 class Known(NamedTuple):
-    """A kernel and the choices of its best schedule; `record` is that record's number, if any."""
+    """A kernel and the choices of its best schedule."""
 
     kernel: FusedKernel
     sketch: str
     choices: Mapping[str, Any]
-    record: int | None = None
 
 
 class _Task(Protocol):
@@ -55,24 +49,23 @@ def relatives_bests(task: _Task, others: Iterable[_Task]) -> list[Candidate]:
         best = None if other is task else other.best_candidate
         if best is not None:
             known.append(Known(other.kernel, best.sketch, other.space.choices(best)))
-    return list(nearest_bests(task.kernel, task.space, known))
+    return nearest_bests(task.kernel, task.space, known)
 
 
 def nearest_bests(
-    kernel: FusedKernel, space: ScheduleSpace, known: Iterable[Known], count: int = NEAREST
-) -> dict[Candidate, Known]:
-    """The best schedules of the `count` nearest relatives in `known`, nearest first, and which
-    relative each one is from."""
+    kernel: FusedKernel, space: ScheduleSpace, known: Iterable[Known]
+) -> list[Candidate]:
+    """The best schedules of the `NEAREST` relatives in `known`, nearest first."""
     related = [item for item in known if is_related(kernel, item.kernel)]
     related.sort(key=lambda item: distance(kernel, item.kernel))
-    found: dict[Candidate, Known] = {}
+    found: dict[Candidate, None] = {}
     for item in related:
         candidate = carried_over(item.sketch, item.choices, space)
         if candidate is not None:
-            found.setdefault(candidate, item)
-        if len(found) == count:
+            found.setdefault(candidate)
+        if len(found) == NEAREST:
             break
-    return found
+    return list(found)
 
 
 def is_related(left: FusedKernel, right: FusedKernel) -> bool:
@@ -137,11 +130,10 @@ JOB_ROWS = 2048  # of all kernels, for a job that learns again and again
 
 
 class PastTrial(NamedTuple):
-    """A candidate, what measuring it teaches, and the number of the record that this is from."""
+    """A candidate, and what measuring it teaches."""
 
     candidate: Candidate
     lesson: Lesson
-    record: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +152,7 @@ class PastKernel:
         if fastest is None:
             return None
         choices = self.space.choices(fastest.candidate)
-        return Known(self.kernel, fastest.candidate.sketch, choices, fastest.record)
+        return Known(self.kernel, fastest.candidate.sketch, choices)
 
     @property
     def gain(self) -> float:
@@ -188,7 +180,6 @@ def read_history(
     *,
     without: Collection[str] = (),
     rows: int | None = None,
-    origin: queries.Origin | None = None,
     everywhere: bool = False,
 ) -> list[PastKernel]:
     """What was measured of other workloads under the same target, threads, precision and compiler;
@@ -196,11 +187,11 @@ def read_history(
 
     `like` is a key whose workload does not matter. At most `MOST_KERNELS`, those seen last;
     workloads of `without` are left out, and so are those that this version cannot read. About
-    `rows` measurements are kept in all (None: `MOST_ROWS` of each), of all trials or one origin.
+    `rows` measurements are kept in all (None: `MOST_ROWS` of each).
     """
     known = queries.targets(store) if everywhere else {}
     here, elsewhere = [], []
-    for key in reversed(queries.tasks(store, only_ok=True, origin=origin)):
+    for key in reversed(queries.tasks(store, only_ok=True)):
         if key == replace(like, workload=key.workload):
             here += [] if key.workload in without else [key]
         elif key == replace(like, workload=key.workload, target=key.target):
@@ -222,7 +213,7 @@ def read_history(
             continue  # written by a version with other operators, or that knows other targets
         default = hash_json(space.schedule(space.default()).to_json())
         records = queries.some_trials(
-            store, key, fastest=most, newest=2 * most, schedule_hash=default, origin=origin
+            store, key, fastest=most, newest=2 * most, schedule_hash=default
         )
         past = past_kernel(kernel, space, targets[key.target], records, most)
         if past.trials:
@@ -243,7 +234,7 @@ def past_kernel(
         candidate = space.find(record.sketch, record.choices)
         lesson = Lesson.of(record.status, latency, record.run_seconds, record.conditions, deviation)
         if candidate is not None and lesson is not None:
-            found.append(PastTrial(candidate, lesson, record.number))
+            found.append(PastTrial(candidate, lesson))
     return PastKernel(kernel, target, space, tuple(_spread(found, most, space.default())))
 
 
@@ -290,68 +281,6 @@ def bests_elsewhere(
             continue
         record = queries.fastest_trial(store, key)
         if record is not None:
-            known = Known(kernel, record.sketch, record.choices, record.number)
+            known = Known(kernel, record.sketch, record.choices)
             result.setdefault(key.workload, []).append(known)
     return result
-
-
-_MIN_ROWS = 64  # measurements in the database, or there is nothing to predict from
-_MIN_GAIN = 1.05  # times that a relative's best is faster than its default, to be carried over
-_RELATIVES = 8  # the nearest, whose best schedules compete
-
-
-class WarmStart:
-    """Predicts schedules; reads the history and learns at the first question.
-
-    What competes has proved itself: the default schedule, and the best schedules of relatives that
-    beat their own default clearly. A cost model that has learnt from everything that the database
-    knows of the target picks among them, by what it is fairly sure of. (Letting it search the whole
-    space loses: a model of other kernels is wrong in places that none of them has been to.)
-    """
-
-    def __init__(
-        self,
-        read: Callable[[], Sequence[PastKernel]],
-        target: Target,
-        key: TaskKey,
-        correction: Correction | None = None,
-    ) -> None:
-        """`key` says for which threads and precision; its workload does not matter."""
-        self._read = read
-        self._target, self._key, self._correction = target, key, correction
-        self._past: Sequence[PastKernel] | None = None
-        self._model = BoostedTrees(0)
-
-    def predict(self, kernel: FusedKernel) -> tuple[Schedule, int | None] | None:
-        """The schedule to use instead of the default one, and the number of the relative's record.
-
-        None if the default one is to be kept.
-
-        Without relatives in the database (kernels with the same kind of anchor) nothing is
-        predicted: a model of convolutions knows little of softmax.
-        """
-        past = self._learn()
-        if not self._model.trained:
-            return None
-        threads, numerics = self._key.threads, self._key.numerics
-        space = schedule_space(kernel, self._target, threads, numerics)
-        proven = [best for item in past if item.gain >= _MIN_GAIN and (best := item.best)]
-        carried = nearest_bests(kernel, space, proven, _RELATIVES)
-        if not carried:
-            return None
-        extract = FeatureExtractor(space, kernel, self._target, threads, self._correction)
-        candidates = [space.default(), *carried]
-        scores = self._model.predict(extract(candidates))
-        surest = int(np.argmax(scores.mean - scores.spread))
-        if surest == 0:
-            return None
-        chosen = candidates[surest]
-        return space.schedule(chosen), carried[chosen].record
-
-    def _learn(self) -> Sequence[PastKernel]:
-        if self._past is None:
-            self._past = self._read()
-            if sum(len(item.trials) for item in self._past) >= _MIN_ROWS:
-                parts = background(self._past, self._key.threads, self._correction)
-                self._model.fit(TrainingData.joined(parts))
-        return self._past

@@ -11,8 +11,6 @@ from tunefarm.compiler.with_count import with_count
 
 TUNED = "tuned"
 """Source of a schedule that has a record."""
-PREDICTED = "predicted"
-"""Source of a schedule that was never measured for its kernel."""
 DEFAULT = "default"
 """Source of the schedule that every kernel has."""
 NAIVE = "naive"
@@ -39,7 +37,7 @@ def node_names(sources: Sequence[str], others: int) -> str:
 class KernelReport:
     """How one distinct kernel was built.
 
-    `schedule_source` is TUNED, PREDICTED (from a similar kernel), DEFAULT or NAIVE (none fits),
+    `schedule_source` is TUNED, DEFAULT or NAIVE (none fits; earlier: predicted),
     `record_id` names the record it came from, `latency` is the measured time in seconds, if any,
     and `note` says why a chosen schedule was not used. `numerics` is "direct", or names the
     algorithm that changes rounding and the types that are multiplied if these are narrower than

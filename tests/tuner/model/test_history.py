@@ -10,15 +10,13 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.compiler.schedule.test_nest_shape import kernel_of
 from tests.end_to_end.tiny_model import tiny_model
 from tests.tuner.fleet import record_kernel, trial_of
-from tests.tuner.synthetic import TARGET, matmul_kernel, neighbours
+from tests.tuner.synthetic import TARGET, matmul_kernel
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall
 from tunefarm.compiler.kernels.workload_key import workload_key
 from tunefarm.compiler.pipeline import kernels_of
-from tunefarm.compiler.runtime.spec.kernel_report import PREDICTED
 from tunefarm.compiler.schedule.space import Candidate, ScheduleSpace
 from tunefarm.compiler.schedule.spaces import schedule_space
 from tunefarm.compiler.target import Target, host_target
@@ -85,80 +83,15 @@ def remember(
     return key
 
 
-def test_what_others_showed_is_applied_to_a_new_kernel(store: Store) -> None:
-    for kernel in KNOWN:
-        remember(store, kernel, 60)
-    choice = choose_from(store, TARGET, 1, "default", predict=True)(UNKNOWN)
-    assert choice is not None
-    assert choice.source == PREDICTED
-    number = int(choice.record_id or 0)
-    (origin,) = (found for found in queries.iterate_trials(store) if found.number == number)
-    assert origin.is_ok
-    assert origin.key.workload != workload_key(UNKNOWN)
-    space = schedule_space(UNKNOWN, TARGET)
-    schedules = {
-        str(space.schedule(candidate).to_json()): candidate
-        for candidate in map(space.candidate, range(space.size))
-    }
-    predicted = schedules[str(choice.schedule.to_json())]
-    assert space.choices(predicted)["loops"] == "column block"
-    best = min(seconds(space, UNKNOWN, c) for c in map(space.candidate, range(space.size)))
-    assert seconds(space, UNKNOWN, predicted) < 1.25 * best
-    assert seconds(space, UNKNOWN, space.default()) > 1.5 * best
-
-
-def test_what_gained_nothing_elsewhere_is_not_carried_over(store: Store) -> None:
-    """Relatives of which only the default was measured say nothing against it."""
-    for kernel in KNOWN:
-        remember(store, kernel, 60, version="0")
-        current = record_kernel(store, kernel, TARGET)
-        space = schedule_space(kernel, TARGET)
-        default = space.default()
-        for number in range(30):
-            latency = 1e-3 + 1e-9 * number
-            candidate = default if number == 0 else neighbours(space, default)[number % 3]
-            record = trial_of(current, space, candidate, latency, samples=(latency,))
-            store.add([replace(record, request_id=f"flat-{number}")])
-    assert choose_from(store, TARGET, 1, "default", predict=True)(UNKNOWN) is None
-
-
-def test_the_same_database_gives_the_same_prediction(store: Store) -> None:
-    for kernel in KNOWN:
-        remember(store, kernel, 40)
-    first = choose_from(store, TARGET, 1, "default", predict=True)(UNKNOWN)
-    again = choose_from(store, TARGET, 1, "default", predict=True)(UNKNOWN)
-    assert first is not None and first == again
-
-
-def test_nothing_is_predicted_unless_asked_for(store: Store) -> None:
+def test_a_kernel_without_a_record_is_left_alone(store: Store) -> None:
     for kernel in KNOWN:
         remember(store, kernel, 40)
     assert choose_from(store, TARGET, 1, "default")(UNKNOWN) is None
 
 
-def test_a_record_goes_before_a_prediction(store: Store) -> None:
-    for kernel in (*KNOWN, UNKNOWN):
-        remember(store, kernel, 40)
-    choice = choose_from(store, TARGET, 1, "default", predict=True)(UNKNOWN)
-    assert choice is not None and choice.source == "tuned"
-
-
-def test_too_few_records_predict_nothing(store: Store) -> None:
-    remember(store, KNOWN[0], 20)
-    assert choose_from(store, TARGET, 1, "default", predict=True)(UNKNOWN) is None
-
-
-def test_a_kernel_of_another_kind_is_left_alone(store: Store) -> None:
-    for kernel in KNOWN:
-        remember(store, kernel, 60)
-    choose = choose_from(store, TARGET, 1, "default", predict=True)
-    assert choose(kernel_of("softmax", TARGET)) is None
-
-
 def test_other_threads_numerics_and_versions_teach_nothing(store: Store) -> None:
     for kernel in KNOWN:
         remember(store, kernel, 60, version="0")
-    assert choose_from(store, TARGET, 1, "default", predict=True)(UNKNOWN) is None
     like = task_key("", TARGET, 1, "default")
     assert read_history(store, like, TARGET) == []
     (left,) = unapplied(store, Wanted(like, TARGET, "default", untuned={"0": "a kernel"}))

@@ -39,7 +39,7 @@ def test_kernels_of_another_kind_are_no_relatives() -> None:
     product, softmax = matmul_kernel(), kernel_of("softmax")
     assert is_related(product, matmul_kernel(7, 13, 97))
     assert not is_related(product, softmax)
-    assert nearest_bests(softmax, tile_space(), [known(product, (6, 2))]) == {}
+    assert nearest_bests(softmax, tile_space(), [known(product, (6, 2))]) == []
 
 
 def test_distances_are_symmetric_and_zero_for_equals() -> None:

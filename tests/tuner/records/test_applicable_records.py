@@ -10,14 +10,9 @@ import pytest
 from tests.targets import target_named
 from tests.tuner.fleet import ELSEWHERE, HERE, Fleet, faster, other_table
 from tunefarm.compiler.errors import TunefarmError
-from tunefarm.compiler.kernels.kernel import FusedKernel
-from tunefarm.compiler.kernels.workload_key import workload_key
-from tunefarm.compiler.runtime.spec.kernel_report import PREDICTED
-from tunefarm.compiler.schedule.schedule import Schedule, ScheduleChoice
 from tunefarm.db.additions import roll_back
 from tunefarm.db.export import merge_records
 from tunefarm.db.store import Store
-from tunefarm.tuner.building import apply_best
 from tunefarm.tuner.building.request import BuildResult
 from tunefarm.tuner.records.applicable_records import ApplicableRecords
 from tunefarm.tuner.verify.quick import verify_quick
@@ -93,24 +88,6 @@ def test_a_night_on_another_cpu_of_the_target_never_makes_a_build_slower(fleet: 
     _, result = fleet.build()
     with fleet.store() as store:
         assert fleet.time(store, result) <= 1.0
-
-
-def test_what_is_predicted_from_other_kernels_waits_for_a_check_too(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, *others = fleet.searchable
-    schedule = Schedule.from_json(fleet.schedules[first].json(1))
-
-    def predict(kernel: FusedKernel) -> ScheduleChoice | None:
-        return ScheduleChoice(schedule, PREDICTED) if workload_key(kernel) == first else None
-
-    monkeypatch.setattr(apply_best, "_predictor", lambda *_: predict)
-    with fleet.store() as store:
-        fleet.tune(store, workloads=others)
-    for accept in (False, True):
-        _, result = fleet.build(accept_nominees=accept)
-        found = {use.report.key: use.report.schedule_source for use in result.report.kernels}
-        assert found[first] == ("predicted" if accept else "default")
 
 
 def test_merged_records_are_nominees_and_a_rollback_builds_the_same_bytes(fleet: Fleet) -> None:
