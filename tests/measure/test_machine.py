@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 
 import pytest
 
@@ -33,7 +34,7 @@ def test_cpus_that_share_a_marketing_name_are_told_apart(
     cpuinfo: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, "_read", lambda path: cpuinfo * 2 if "cpuinfo" in path else "")
-    monkeypatch.setattr(machine.platform, "processor", lambda: "ARM")
+    monkeypatch.setattr(platform, "processor", lambda: "ARM")
     machine.fingerprint.cache_clear()
     try:
         assert machine.cpu_name() == name
