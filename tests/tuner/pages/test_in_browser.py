@@ -67,7 +67,6 @@ def test_a_kernel_opens_with_its_plots_and_failures(browser: Browser, page: Path
         "(applied)",
         "Its code",
         "build_error",
-        "too noisy",
         "arithmetic",
     ):
         assert part in text
