@@ -335,11 +335,12 @@ def calls_of(model: str, numerics: str, target: Target) -> Iterator[tuple[FusedK
 
 
 def row_of(model: str, kernel: FusedKernel, times: int, target: Target) -> Row | None:
-    """The counts of the kernel's default schedule; None where it has no matrix tiles."""
+    """The counts of the kernel's default schedule; None where it has no matrix tiles, or, as
+    attention, no constant factor."""
     space = schedule_space(kernel, target)
     candidate = space.default()
     schedule = space.schedule(candidate)
-    if not schedule.uses_tiles:
+    if not schedule.uses_tiles or not any(buffer.constant for buffer in kernel.inputs):
         return None
     anchor = kernel.stage(kernel.anchor)
     reduced = "x".join(str(axis.extent) for axis in anchor.reduce_axes)
