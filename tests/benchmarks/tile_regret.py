@@ -135,10 +135,18 @@ def _groups(
                     min(times, key=times.__getitem__),
                 )
                 regret = times[preferred] / times[best]
-                texts = (" ".join(name) for name in (preferred, best))
                 ordered = sorted(times, key=cost.__getitem__)
                 regrets = {" ".join(name): times[name] / times[best] for name in ordered}
-                yield Group(export, key, state, len(times), regret, *texts, regrets)
+                yield Group(
+                    export,
+                    key,
+                    state,
+                    len(times),
+                    regret,
+                    " ".join(preferred),
+                    " ".join(best),
+                    regrets,
+                )
 
 
 def in_either(groups: Sequence[Group]) -> list[tuple[float, float]]:
@@ -175,8 +183,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if own:
                 print(f"{state:6s} {half:4s} {len(own):3d} groups: mean {fmean(own):.3f}", end=" ")
                 print(f"median {median(own):.3f} worst {max(own):.3f}")
-    for name, own in zip(("default", "best"), zip(*in_either(groups), strict=True), strict=True):
-        print(f"either {name} {len(own)} kernels: mean {fmean(own):.3f} worst {max(own):.3f}")
+    if worse := in_either(groups):
+        for name, found in zip(("default", "best"), zip(*worse, strict=True), strict=True):
+            print(f"either {name} {len(found)} kernels: mean {fmean(found):.3f}", end=" ")
+            print(f"worst {max(found):.3f}")
     return 0
 
 

@@ -585,6 +585,7 @@ class GrowingRun:
 
     def __init__(self, executable: Executable) -> None:
         self._executable, self._frame = executable, executable.new_frame()
+        self._is_ahead = False  # the last run went beyond what the arrays of caches show
         self.caches = {}
 
     @property

@@ -458,7 +458,7 @@ class Frame:
             check_in_place(port.name, inputs[number], read[number] is not None)
         check_apart(pairs, [read[port.position] for _, port in caches], read)
         for output, port in caches:
-            address = self.inputs[port.position]
+            address = self.inputs[port.position] or 0
             self._put(output, address, address)
         return self.results_in_place(inputs)
 
@@ -523,7 +523,7 @@ class Frame:
     def _over(self, output: ModelPort, port: ModelPort, array: AnyArray) -> AnyArray:
         """The result that lies in the memory of the argument of a port."""
         shape, program = self._sizes.shapes[output.alike], self._sizes.program
-        address = self.inputs[port.position]
+        address = self.inputs[port.position] or 0
         if shape == array.shape:
             return array
         known = self._lent.get(id(array))

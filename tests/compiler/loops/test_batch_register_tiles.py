@@ -74,7 +74,7 @@ def product(
 def schedule(*, columns: bool = False, between: bool = False) -> Schedule:
     """Tiles of eight rows, or of eight columns; with blocks of columns between batches and rows."""
     axis, other = ("j", "i") if columns else ("i", "j")
-    order = ("b", "j.o", "i", "j.i") if columns else ("b", "i.o", "i.i", "j")
+    order: tuple[str, ...] = ("b", "j.o", "i", "j.i") if columns else ("b", "i.o", "i.i", "j")
     order = ("b", "j.o", "i.o", "i.i", "j.i") if between else order
     return Schedule(
         (
