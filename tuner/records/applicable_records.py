@@ -9,7 +9,8 @@ this kind (`tunefarm.measure.machine.cpu_name`), with this version of the compil
     shipped with the package, of this CPU         ┴─  confirmed on the CPU that measured it
     measured on another CPU of the target         ┐
     imported, merged, or added as a pack          ├─  nominee, until a check has met it
-    of another compiler version, if it replays    ┘
+    of another compiler version, if it replays    │
+    confirmed against another default schedule    ┘
 
 Several databases are layers: the first that has a record of a kernel decides, and all of them have
 nominees.
@@ -27,12 +28,13 @@ from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.serialize import kernel_from_json
 from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.spaces import default_schedule
 from tunefarm.compiler.target import Target, host_target
 from tunefarm.compiler.with_count import with_count
 from tunefarm.db import model_queries, queries
 from tunefarm.db.additions import Addition, additions
 from tunefarm.db.queries import Origin
-from tunefarm.db.records import PlanRecord, TaskKey, TrialRecord
+from tunefarm.db.records import PlanRecord, TaskKey, TrialRecord, hash_json
 from tunefarm.db.store import Store
 from tunefarm.measure.machine import cpu_name, known_as
 from tunefarm.measure.measurement import is_unchanged
@@ -53,6 +55,7 @@ class Claim:
 
     `confirmed`: a job has settled on it, or a check, and `unchanged`: it is the default schedule.
     `store` is the database that has it, `trials` are the ok ones that it was chosen from.
+    `outdated`: it was never measured next to today's default schedule.
     """
 
     record: TrialRecord
@@ -62,6 +65,7 @@ class Claim:
     store: Store
     unchanged: bool = False
     trials: int = 1
+    outdated: bool = False
 
     @property
     def came_from(self) -> str:
@@ -69,7 +73,8 @@ class Claim:
         cpu = self.cpu or UNKNOWN_CPU
         if self.addition is not None:
             return f"measured on {cpu}, from {self.addition}"
-        return f"measured on {cpu}"
+        against = " against another default schedule" if self.outdated else ""
+        return f"measured on {cpu}{against}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +136,7 @@ class ApplicableRecords:
         self.stores = (store, *layers)
         self.like = task_key("", target, threads, numerics)
         self.is_host = target.key == host_target().key
+        self._target = target
         self._accept_nominees, self._thorough = accept_nominees, thorough
         self._sources = [_Source.of(each, self.is_host) for each in self.stores]
         self._known: dict[str, KernelRecords] = {}
@@ -163,14 +169,19 @@ class ApplicableRecords:
         key = self.key(workload)
         records = KernelRecords()
         measured: set[str] = set()
+        claims: list[Claim] = []
         for source in self._sources:
             schedules = queries.schedules(source.store, key, source.own)
             measured |= schedules
             if records.taken is None and schedules:
                 records = source.taken(key, schedules, self.is_host)
+                if (claim := records.taken) is not None and self._is_outdated(claim, schedules):
+                    claims.append(replace(claim, unchanged=False, outdated=True))
+                    measured.discard(claim.record.schedule_hash)
+                    records = KernelRecords()
         if records.is_tuned and not self._thorough:
             return records
-        claims = [claim for source in self._sources for claim in source.nominees(key)]
+        claims += [claim for source in self._sources for claim in source.nominees(key)]
         claims.sort(key=lambda claim: _promise(claim, key))
         nominees: dict[str, Claim] = {}
         met, unfit, later = [], [], []
@@ -197,6 +208,19 @@ class ApplicableRecords:
                 records, taken=first, searched=True, standing=NOMINEE, nominees=tuple(rest)
             )
         return records
+
+    def _is_outdated(self, claim: Claim, measured: set[str]) -> bool:
+        """Whether what was confirmed never met today's default schedule, which is not among those
+        that this database has `measured`."""
+        record = claim.record
+        if not claim.confirmed:
+            return False
+        try:
+            kernel = _kernel((claim.store,), record.key.workload)
+        except TunefarmError:  # a damaged row, which is named elsewhere
+            return False
+        default = default_schedule(kernel, self._target, record.key.threads, record.key.numerics)
+        return hash_json(default.to_json()) not in {record.reference, *measured}
 
 
 @dataclass(frozen=True, slots=True)

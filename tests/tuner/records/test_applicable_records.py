@@ -10,10 +10,12 @@ import pytest
 from tests.targets import target_named
 from tests.tuner.fleet import ELSEWHERE, HERE, Fleet, faster, other_table
 from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.db.additions import roll_back
 from tunefarm.db.export import merge_records
 from tunefarm.db.store import Store
 from tunefarm.tuner.building.request import BuildResult
+from tunefarm.tuner.records import applicable_records
 from tunefarm.tuner.records.applicable_records import ApplicableRecords
 from tunefarm.tuner.verify.quick import verify_quick
 
@@ -72,6 +74,18 @@ def test_cpus_of_one_marketing_name_are_told_apart(fleet: Fleet) -> None:
     found = {use.report.key: use.standing for use in result.report.kernels}
     assert found.pop(first) == "confirmed here"
     assert set(found.values()) == {"default, nominee left"}
+
+
+def test_what_met_another_default_schedule_is_a_nominee(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A better default of the same version may be faster than what won against the former one."""
+    with fleet.store() as store:
+        fleet.tune(store)
+    monkeypatch.setattr(applicable_records, "default_schedule", lambda *_: Schedule(()))
+    _, result = fleet.build()
+    assert standings(result) == {"default, nominee left"}
+    assert "against another default schedule" in str(result.unapplied[0])
 
 
 def test_a_night_on_another_cpu_of_the_target_never_makes_a_build_slower(fleet: Fleet) -> None:
