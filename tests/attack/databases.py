@@ -65,7 +65,6 @@ READ_OTHERWISE = {
     "db import": "reads an export, which is attacked too",
     "bench": "looks records up as build does, and measures",
     "run": "reads no database",
-    "reduce": "looks records up as build does, and runs",
     "zoo": "reads no database",
     "generate": "reads no database",
     "db rollback": "deletes what db add and db merge have brought",
