@@ -237,8 +237,7 @@ def _left(claim: Claim, differs: str, why: str) -> Unapplied:
 
 
 def _named(claim: Claim) -> str:
-    version = claim.record.key.compiler_version
-    return f"record {claim.record.number} of compiler version {version}, {claim.came_from}"
+    return f"record {claim.record.number}, {claim.came_from}"
 
 
 def _command(

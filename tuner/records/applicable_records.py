@@ -70,11 +70,13 @@ class Claim:
     @property
     def came_from(self) -> str:
         """What makes it a nominee, in words."""
-        cpu = self.cpu or UNKNOWN_CPU
+        source = f"measured on {self.cpu or UNKNOWN_CPU}"
+        version = self.record.key.compiler_version
+        if version != compiler.VERSION:
+            source = f"of compiler version {version}, {source}"
         if self.addition is not None:
-            return f"measured on {cpu}, from {self.addition}"
-        against = " against another default schedule" if self.outdated else ""
-        return f"measured on {cpu}{against}"
+            return f"{source}, from {self.addition}"
+        return f"{source} against another default schedule" if self.outdated else source
 
 
 @dataclass(frozen=True, slots=True)
