@@ -83,8 +83,18 @@ def test_windows_of_all_pixels_are_split(dilation: int) -> None:
         convolution((1, 64, 40, 40), 64, (2, 2), (2, 2, 2, 2), groups=2),
         convolution((1, 32, 40, 40), 32, (2, 2), (4, 4, 4, 4), kernel=5),
         convolution((1, 32, 40, 40), 32, (39, 39), (39, 39, 39, 39)),
+        convolution((1, 32, 40, 40), 32, (12, 12), (12, 12, 12, 12)),
     ],
-    ids=["plain", "shifted", "few channels", "strides", "groups", "kernel", "two rows each"],
+    ids=[
+        "plain",
+        "shifted",
+        "few channels",
+        "strides",
+        "groups",
+        "kernel",
+        "two rows each",
+        "taps in the padding",
+    ],
 )
 def test_others_stay(graph: Graph) -> None:
     assert not is_split(graph)
