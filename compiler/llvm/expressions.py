@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from tunefarm.compiler.expr.affine import Affine, affine, decide, expr_range
+from tunefarm.compiler.expr.affine import (
+    Affine,
+    Atom,
+    Ranges,
+    affine,
+    affine_range,
+    decide,
+    expr_range,
+)
 from tunefarm.compiler.expr.instructions import literal, type_of
 from tunefarm.compiler.expr.nodes import (
     Binary,
@@ -23,7 +31,7 @@ from tunefarm.compiler.expr.parts import Quantised, float_bounds, quantised_part
 from tunefarm.compiler.expr.walk import axes_of, loads
 from tunefarm.compiler.llvm import scalar_ops
 from tunefarm.compiler.llvm.addresses import Addresses
-from tunefarm.compiler.llvm.byte_tables import ENTRIES, ByteTables
+from tunefarm.compiler.llvm.byte_tables import ENTRIES, ByteTables, WordTables
 from tunefarm.compiler.llvm.half_floats import HalfEmitter
 from tunefarm.compiler.llvm.loads import Lane, LoadEmitter
 from tunefarm.compiler.llvm.registers import Registers
@@ -52,6 +60,7 @@ class ExpressionEmitter(LoadEmitter):
     ) -> None:
         super().__init__(writer, addresses, registers, prefetches)
         self.tables = tables
+        self.words = WordTables(writer)
         self.rounding = rounding  # widths of vectors whose conversions to integers round
         self.has_gather = has_gather
         self.halves = HalfEmitter(writer, self.value, self.common) if has_half_floats else None
@@ -174,7 +183,27 @@ class ExpressionEmitter(LoadEmitter):
             total = term if total is None else scalar_ops.binary(self.writer, "add", total, term)
         assert total is not None
         pointer = self.addresses.pointer(node.buffer, Affine(form.constant, outer))
+        words = self._table_words(node, form, loose)
+        if words and self.words.serves(node.dtype, lane.width, words):
+            picks = scalar_ops.cast(self.writer, self.widen(total, lane.width), DType.I32)
+            return self.words.looked_up(pointer, words, picks, node.dtype)
         return self.gather(node, pointer, total)
+
+    def _table_words(self, node: Load, form: Affine, loose: Sequence[tuple[Atom, int]]) -> int:
+        """How many elements from the pointer on the lanes may read; 0 if memory ends before.
+
+        Also where a mask leaves lanes out, whose positions are as bounded.
+        """
+        assert self.lane is not None
+        memory, ranges = self.addresses.storages[node.buffer].memory, self.addresses.ranges
+        spans = [_scaled(_clamped_range(atom, ranges), factor) for atom, factor in loose]
+        lane = (self.lane.variable, form.coefficient(self.lane.variable))
+        spans.append(affine_range(Affine(0, (lane,)), ranges))
+        rest = tuple(term for term in form.terms if term not in loose and term != lane)
+        low, high = (sum(ends) for ends in zip(*spans, strict=True))
+        begin, end = affine_range(Affine(form.constant, rest), ranges)
+        is_inside = memory.pitch is None and begin >= 0 and end + high < memory.type.size
+        return high + 1 if low >= 0 and is_inside else 0
 
     def _times(self, value: Value, factor: int) -> Value:
         if factor == 1:
@@ -323,3 +352,24 @@ class ExpressionEmitter(LoadEmitter):
             yield
         finally:
             self.mask, self._memo = outer, memo
+
+
+def _clamped_range(atom: Atom, ranges: Ranges) -> tuple[int, int]:
+    """Smallest and largest value of what is no variable, also of a clamped narrow integer."""
+    match atom:
+        case Cast(
+            operand=Binary(
+                op="max",
+                left=Binary(op="min", right=Const(value=most)),
+                right=Const(value=least),
+                dtype=DType.I32,
+            )
+        ):
+            return int(least), max(int(least), int(most))
+    assert not isinstance(atom, str)
+    return expr_range(atom, ranges)
+
+
+def _scaled(span: tuple[int, int], factor: int) -> tuple[int, int]:
+    low, high = sorted(factor * end for end in span)
+    return low, high
