@@ -30,7 +30,7 @@ from tunefarm.measure.compare import LogRatio
 from tunefarm.measure.farm.runner import CallsNodes, Runner
 from tunefarm.tuner.building.model_file import ModelStamp, newest_job
 from tunefarm.tuner.building.report import BuildReport
-from tunefarm.tuner.confirm.finalists import Finalists, Settled, refresh
+from tunefarm.tuner.confirm.finalists import Finalists, Settled, contested, refresh
 from tunefarm.tuner.confirm.latency import ModelLatency
 from tunefarm.tuner.confirm.placement import PlacementCheck
 from tunefarm.tuner.confirm.size_race import SizeRace, applied_schedules
@@ -459,6 +459,7 @@ class Job:
             seen=self.seen,
             capacities=capacities_of(runner) if len(self.targets) > 1 else None,
             number=self.requests,
+            spare=lambda: self.time.spare_seconds(contested(self.store, self.tasks)),
         )
 
     def _end(self) -> End:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Self
@@ -103,6 +104,7 @@ class Setting:
         self.placements: tuple[Placement, ...] = ()
         self.progress = Messages()
         self.pauses = Pauses()
+        self.spare: Callable[[], float] | None = None
         self.batch = 4
         self.numerics = "default"
 
@@ -148,6 +150,7 @@ class Setting:
             job=self.job,
             progress=self.progress,
             pauses=self.pauses,
+            spare=self.spare,
         )
         return self.session.run()
 

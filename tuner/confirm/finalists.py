@@ -118,6 +118,14 @@ def lineup_of(store: Store, task: TuningTask, beliefs: Posterior | None) -> Line
     return _lineup(incumbent, default, likely, waiting, task.default.hash)
 
 
+def contested(store: Store, tasks: Sequence[TuningTask]) -> int:
+    """Of how many tasks somebody is expected to replace the incumbent."""
+    lineups = (lineup_of(store, task, task.beliefs) for task in tasks)
+    return sum(
+        lineup is not None and lineup.claimed != lineup.contenders[0].expected for lineup in lineups
+    )
+
+
 def _likely(beliefs: Posterior, trials: dict[str, TrialRecord]) -> list[Contender]:
     """Who may be the best with more than `LEAST_CHANCE`, the most promising first."""
     chances = beliefs.probabilities()

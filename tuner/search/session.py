@@ -202,6 +202,8 @@ GATHER_SECONDS = 0.1  # at most so long
 DRAIN_SECONDS = 3.0  # after an interrupt: wait so long for what is being measured
 LATE_SECONDS = 60.0  # after the time limit: the same, where another process may have the cores
 MAX_MACHINERY_FAILURES = 20  # in a row, without any other result
+LEAST_SPARE = 2.0  # seconds that others can spare, for which a search goes on
+SPARE_SHARE = 0.5  # of these at once: meanwhile more tasks may need them
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,11 +260,13 @@ class TuningSession:
         capacities: Callable[[], Mapping[str, int]] | None = None,
         pauses: Pauses | None = None,
         number: int = 0,
+        spare: Callable[[], float] | None = None,
     ) -> None:
         """`background` is what is known of other kernels, for the cost model to start from; `seen`
         the number of the last trial that the tasks know of (None: the newest). `capacities` are
         those of the runner for each target of the tasks (by its key), where there are several.
-        `number` is that of the last request of the job's sessions before this one."""
+        `number` is that of the last request of the job's sessions before this one. `spare` tells,
+        once the time is used up, how many seconds what comes afterwards can do without."""
         self.tasks = list(tasks)
         self.number = number  # of the last request
         self.measured = 0  # results of this session
@@ -285,6 +289,7 @@ class TuningSession:
         seen = queries.last_trial(store) if seen is None else seen
         self._capacities = capacities
         self._pauses = pauses or Pauses()
+        self._spare = spare
         keys = [task.key for task in self.tasks]
         self._others = JobCoordination(store, job, keys, seen, clock)
         self._machinery_failures = 0
@@ -310,6 +315,7 @@ class TuningSession:
                 self._trainer.teach(self._lessons, self._training_data)
             self._train()
             while not self._stopped:
+                self._extend()
                 self._fill()
                 if not self._pending and not self._elsewhere:
                     break
@@ -335,6 +341,14 @@ class TuningSession:
         if self._stopped:
             return End.INTERRUPTED
         return self._budget.end([task.progress for task in self.tasks], self.elapsed)
+
+    def _extend(self) -> None:
+        """Once the time is used up, take on what others can spare, if that is worth it."""
+        if self._spare is None or not self._budget.is_late(self.elapsed):
+            return
+        if (spare := self._spare()) >= LEAST_SPARE:
+            minutes = (self.elapsed + SPARE_SHARE * spare) / 60.0
+            self._budget.limits = replace(self._budget.limits, minutes=minutes)
 
     def _fill(self) -> None:
         """Submit until the runner has all it can use, for each kind of its nodes."""

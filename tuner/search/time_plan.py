@@ -2,8 +2,9 @@
 
 The search comes first, then the finalists meet, then the runner is closed, and the whole model is
 built, its kernels are exchanged while it runs, and it is measured. What comes after the search is
-estimated before it begins and left over for it; the last phase, the comparison, takes what is
-really left, so that a job ends when it was told to.
+estimated before it begins and left over for it, the finalists of all tasks among it; what those of
+which nobody may replace the applied schedule do not need, the search gets in the end. The last
+phase, the comparison, takes what is really left, so that a job ends when it was told to.
 """
 
 from __future__ import annotations
@@ -124,22 +125,29 @@ class TimePlan:
     def has_time_for_search(self, tasks: int) -> bool:
         """Whether a search of so many tasks, and what comes after it, fits into what is left."""
         left = self.left
-        later = IN_FLIGHT_SECONDS + FINALIST_SECONDS * tasks + self._confirmation
-        return left is None or (1.0 - SEARCH_SHARE) * left >= later
+        return left is None or (1.0 - SEARCH_SHARE) * left >= self._after_search(tasks)
 
     def search_minutes(self, tasks: int) -> float | None:
         """Minutes for the search, from now on, of so many tasks."""
         left = self.left
         if left is None:
             return None
-        later = IN_FLIGHT_SECONDS + FINALIST_SECONDS * tasks + self._confirmation
-        return max(SEARCH_SHARE * left, left - later) / 60.0
+        return max(SEARCH_SHARE * left, left - self._after_search(tasks)) / 60.0
+
+    def spare_seconds(self, contested: int) -> float:
+        """What is left over if the finalists of so many tasks only are to meet."""
+        left = self.left
+        return math.inf if left is None else max(0.0, left - self._after_search(contested))
 
     def finalists_are_late(self, seconds: float = 0.0) -> bool:
         """Whether `seconds` from now nothing fits into what is left then but closing the runner,
         building and measuring the whole model."""
         left = self.left
         return left is not None and left <= self._confirmation + seconds
+
+    def _after_search(self, tasks: int) -> float:
+        """Seconds of what comes after the search, if the finalists of so many tasks meet."""
+        return IN_FLIGHT_SECONDS + FINALIST_SECONDS * tasks + self._confirmation
 
     @property
     def _wanted(self) -> float:

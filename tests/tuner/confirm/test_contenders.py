@@ -13,7 +13,14 @@ from tests.tuner.setting import Setting
 from tests.tuner.synthetic import matmul_kernel, small_space
 from tunefarm.db import queries
 from tunefarm.db.records import CONFIRMED, BestRecord, TrialRecord
-from tunefarm.tuner.confirm.finalists import STARTERS, WAITING, Lineup, lineup_of
+from tunefarm.tuner.confirm import finalists
+from tunefarm.tuner.confirm.finalists import (
+    STARTERS,
+    WAITING,
+    Lineup,
+    contested,
+    lineup_of,
+)
 from tunefarm.tuner.search.budget import Limits
 from tunefarm.tuner.search.pairwise_estimates import PairwiseEstimates
 from tunefarm.tuner.search.posterior import posterior
@@ -106,6 +113,14 @@ def test_what_would_not_be_applied_is_not_claimed(
 
 def test_with_nothing_but_the_default_there_is_no_choice(setting: Setting) -> None:
     assert who_meets(setting, {3: 3.0}) is None
+
+
+@pytest.mark.parametrize("expected, count", [(0.9, 1), (0.99, 0), (3.0, 0)])
+def test_a_task_is_contested_if_its_applied_schedule_is_to_be_replaced(
+    expected: float, count: int, setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finalists, "lineup_of", lambda *_: who_meets(setting, {5: expected}))
+    assert contested(setting.store, setting.made) == count
 
 
 def test_what_was_settled_is_the_incumbent(setting: Setting) -> None:

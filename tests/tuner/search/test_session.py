@@ -273,6 +273,14 @@ def test_a_late_session_does_not_wait_for_cores_of_others(
     assert setting.runner.requests and setting.made[0].progress.pending == 0
 
 
+def test_a_late_session_takes_what_others_can_spare(setting: Setting) -> None:
+    setting.spare = lambda: 0.0
+    assert setting.run(Limits(minutes=0.0), TILES) is End.TIME
+    assert not setting.runner.requests
+    setting.spare = lambda: 1e3
+    assert setting.run(Limits(minutes=0.0), TILES) is End.EXHAUSTED
+
+
 def test_candidates_are_measured_beside_the_reference(setting: Setting) -> None:
     setting.run(Limits(), TILES)
     first, *later = setting.runner.requests

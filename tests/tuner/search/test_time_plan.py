@@ -47,6 +47,17 @@ def test_the_search_leaves_time_for_what_comes_after() -> None:
     assert plan.search_minutes(20) == pytest.approx((590.0 - later) / 60)
 
 
+def test_what_finalists_do_not_need_is_spared() -> None:
+    clock = Clock()
+    plan = TimePlan(10.0, 1000.0, clock)
+    minutes = plan.search_minutes(20)
+    assert minutes is not None
+    clock.now += 60.0 * minutes
+    assert plan.spare_seconds(20) == pytest.approx(0.0)
+    assert plan.spare_seconds(5) == pytest.approx(15 * FINALIST_SECONDS)
+    assert plan.spare_seconds(21) == 0.0
+
+
 def test_time_is_kept_for_exchanging_kernels_in_the_running_model() -> None:
     clock = Clock()
     plan = TimePlan(10.0, 990.0, clock)
