@@ -146,6 +146,7 @@ class _Bench:
             "latency": _rounded(self._latency(size, self.target.machine.l1.line_bytes)),
             "streams": _rounded(max(1.0, self._streams(size))),
             "interleaved": self.target.machine.memory.interleaved,
+            "ahead": self.target.machine.memory.ahead,
         }
 
     def _streams(self, size: int) -> float:

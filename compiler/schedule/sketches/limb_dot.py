@@ -31,6 +31,7 @@ from tunefarm.compiler.kernels.limb_dot import (
     digit_form,
 )
 from tunefarm.compiler.kernels.stage import Stage
+from tunefarm.compiler.kernels.weight_words import WORD
 from tunefarm.compiler.schedule.nest_shape import (
     Counts,
     Loop,
@@ -72,6 +73,7 @@ ROWS = (1, 2, 3, 4, 6)
 ROUNDED_ROWS = (1, 2, 3, 4, 6, 8, 12)
 VECTORS = (1, 2, 3, 4, 6)
 PREFETCHES = (0, 512, 1024, 2048)  # words, and scales
+SLOW_DOTS = 4  # of a vector of words: with 6 and 12 none is read sooner without prefetches (Zen 4)
 ENOUGH_SUMS = 8  # of a tile: twice the latency of vpdpbusd, one of which starts in a cycle (Zen 4)
 FIELD_OPERATIONS = 1.0  # to take a field of fewer than 8 bits out of its word (Emerald Rapids)
 SUM_OPERATIONS, DIGIT_OPERATIONS = 6.0, 2.0  # to scale and add up a chunk's sums, and of each digit
@@ -119,10 +121,11 @@ def _sketch(kernel: FusedKernel, target: Target, threads: int, digits: int) -> S
         threads = 1
     context = _Context(apply_limb_dot(kernel, digits), form, lanes, threads, target)
     tiles = _tiles(context, target)
+    tile = _best_tile(context, tiles)
     choices: list[tuple[Choice, ChoiceValue]] = [
-        (Choice("tile", tiles), _best_tile(context, tiles)),
+        (Choice("tile", tiles), tile),
         (Choice("words", (1, 2, 4)), 4),
-        (Choice("prefetch", PREFETCHES), 1024),
+        (Choice("prefetch", PREFETCHES), _words_ahead(form, tile[0], target)),
     ]
     if threads > 1:
         choices.append((Choice("chunks", CHUNKS), 4))
@@ -130,6 +133,18 @@ def _sketch(kernel: FusedKernel, target: Target, threads: int, digits: int) -> S
     algorithm = Algorithm.ROUNDED_DATA if form.rounds else Algorithm.DIGITS
     sketch = Sketch.planned(name, choices, lambda values: _Candidates(context, values))
     return replace(sketch, algorithm=algorithm, leads=_leads(kernel, context, sketch))
+
+
+def _words_ahead(form: DigitForm, rows: int, target: Target) -> int:
+    """How far ahead of its reads the stream of words is asked for.
+
+    What hardware follows by itself is still asked for where digits take long: then it costs no
+    time, and the first-level cache has the words.
+    """
+    ahead = target.machine.memory.ahead
+    if ahead is None or rows * form.digits * form.in_byte > SLOW_DOTS:
+        return 1024
+    return min(PREFETCHES, key=lambda words: abs(words * WORD.bytes - ahead))
 
 
 def _adds_bytes(form: DigitForm, target: Target) -> bool:

@@ -12,16 +12,17 @@ from tunefarm.compiler.plan.choices.estimate import estimate
 from tunefarm.compiler.schedule.space import Sketch
 from tunefarm.compiler.schedule.spaces import default_schedule, fixed_order, schedule_space
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.types.tensor_type import Attribute
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 AVX512 = target_named("x86-64-v4")
 
 
-def with_numbers(section: str, **numbers: float | None) -> Target:
+def with_numbers(section: str, of: Target = AVX512, **numbers: float | None) -> Target:
     """The target with a table that differs from the shipped one in these numbers of a section."""
-    shipped = AVX512.machine
+    shipped = of.machine
     changed: Any = getattr(shipped, section).model_copy(update=numbers)
-    return replace(AVX512, table=shipped.model_copy(update={section: changed}))
+    return replace(of, table=shipped.model_copy(update={section: changed}))
 
 
 def conv(channels: int, size: int) -> FusedKernel:
@@ -144,3 +145,16 @@ def test_the_order_of_sums_that_all_cpus_share_does_not_depend_on_a_table() -> N
     other = with_numbers("vectors", fma=0.1, fma_latency=100.0)
     assert [default_schedule(kernel, other) for kernel in kernels] != schedules
     assert [fixed_order(kernel, other) for kernel in kernels] == before
+
+
+def test_a_stream_that_hardware_follows_is_asked_for_where_digits_take_long() -> None:
+    def words_ahead(bits: int, rows: int, ahead: int | None) -> object:
+        words = TensorType(DType.I32, (1024 * bits // 32, 64))
+        attributes: dict[str, Attribute] = {"bits": bits, "block": 128}
+        nodes: list[Any] = [("weight_product", ["x0", "x1", "x2"], attributes)]
+        kernel = kernel_of([f32(rows, 1024), words, f32(8, 64)], nodes, ["x1", "x2"])
+        target = with_numbers("memory", target_named("icelake-server"), ahead=ahead)
+        return choices_of(first(kernel, target=target))["prefetch"]
+
+    assert words_ahead(8, 1, 0) == 0 and words_ahead(8, 1, 4096) == words_ahead(8, 1, None) == 1024
+    assert words_ahead(4, 1, 0) == words_ahead(8, 6, 0) == 1024
