@@ -40,6 +40,7 @@ _TYPES: Mapping[str, tuple[str, ...]] = {
     "K": (*_FLOATS, "int8", "uint8"),
     "A": _ALL,
     "C": _ALL,
+    "G": ("uint8", "int8", "uint4", "int4"),
 }
 """Element types by the first letter of a type's name."""
 
@@ -87,12 +88,15 @@ _MICROSOFT: Mapping[str, _Form] = {
     "BiasSplitGelu": ("X:T bias:T", "", (1, 1)),
     "CausalConvWithState": (
         "input:T weight:T bias:T? past_state:T?",
-        "activation:string ndim:int",
+        "activation:string ndim:int dilation:int channels_last:int state_channels_last:int "
+        "state_window:int state_length:int state_update_capacity:int input_channels:int "
+        "input_channel_offset:int",
         (1, 2),
     ),
     "LinearAttention": (
         "query:T key:T value:T past_state:S? decay:T? beta:T?",
-        "chunk_size:int kv_num_heads:int! q_num_heads:int! scale:float update_rule:string",
+        "chunk_size:int kv_num_heads:int! q_num_heads:int! scale:float update_rule:string "
+        "state_window:int",
         (1, 2),
     ),
     "CDist": ("A:D B:D", "metric:string", (1, 1)),
@@ -139,7 +143,7 @@ _MICROSOFT: Mapping[str, _Form] = {
     "GatedAdd": ("X:T Y:T gate:T", "", (1, 1)),
     "GatedRMSNorm": ("X:T scale:T gate:T", "activation:string epsilon:float", (1, 1)),
     "GatherBlockQuantized": (
-        "data:C indices:I scales:T zero_points:C?",
+        "data:G indices:I scales:T zero_points:G?",
         "bits:int block_size:int gather_axis:int quantize_axis:int",
         (1, 1),
     ),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from onnx import AttributeProto, FunctionProto, NodeProto
 
-from tunefarm.compiler.errors import ImportModelError
+from tunefarm.compiler.errors import ImportModelError, UnsupportedOperatorError
 from tunefarm.compiler.frontend.read_model import opset_versions
 from tunefarm.compiler.frontend.schemas import find_schema
 from tunefarm.compiler.frontend.structured_values import Entity, type_proto
@@ -53,7 +53,18 @@ def schema_function(
 
 _TWINS = {"LinearAttention": 27, "CausalConvWithState": 27}
 """Operators of onnxruntime that ONNX has taken over, by the opset that defines them."""
-_NO_ATTRIBUTES_OF_TWINS = frozenset(["ndim"])
+_FORMS_OF_TWINS: Mapping[str, tuple[int, ...]] = {
+    "ndim": (1,),
+    "dilation": (1,),
+    "channels_last": (0,),
+    "state_channels_last": (-1, 0),
+    "state_window": (0,),
+    "state_length": (0,),
+    "state_update_capacity": (0,),
+    "input_channels": (0,),
+    "input_channel_offset": (0,),
+}
+"""Attributes that onnxruntime alone has, and the values that say what ONNX's operator does."""
 
 
 def has_twin(domain: str, operator: str) -> bool:
@@ -62,11 +73,17 @@ def has_twin(domain: str, operator: str) -> bool:
 
 
 def twin_function(node: NodeProto, inputs: Sequence[Entity | None]) -> FunctionBody | None:
-    """The body of ONNX's operator of the same name."""
+    """The body of ONNX's operator of the same name.
+
+    Raises `UnsupportedOperatorError` for what ONNX's operator does not do.
+    """
     twin = NodeProto()
     twin.CopyFrom(node)
     twin.domain = ""
-    kept = [item for item in node.attribute if item.name not in _NO_ATTRIBUTES_OF_TWINS]
+    for item in node.attribute:
+        if item.i not in _FORMS_OF_TWINS.get(item.name, (item.i,)):
+            raise UnsupportedOperatorError(f"{item.name}={item.i} is not supported")
+    kept = [item for item in node.attribute if item.name not in _FORMS_OF_TWINS]
     del twin.attribute[:]
     twin.attribute.extend(kept)
     return schema_function(twin, "", _TWINS[node.op_type], inputs)

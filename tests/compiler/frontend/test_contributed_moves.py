@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -49,6 +50,7 @@ _QCONV = {
     "b": drawn(-100, 100, "int32", 6),
 }
 _TABLE = {"t": drawn(0, 255, "uint8", 11, 32), "i": drawn(0, 11, "int32", 2, 3)}
+_SCALES = {"s": np.abs(floats(11, 2))}
 _WINDOW = {"kernel_shape": [3, 2], "strides": [2, 2], "pads": [1, 0, 1, 0]}
 
 # operator, inputs, names of those that are constants, attributes
@@ -92,6 +94,12 @@ CASES: dict[str, tuple[str, dict[str, Values], tuple[str, ...], dict[str, Any]]]
         ("t", "s"),
         {"block_size": 16, "quantize_axis": 1, "bits": 8},
     ),
+    "table of 4 bits with a sign": (
+        "GatherBlockQuantized",
+        {"t": drawn(-8, 7, "int8", 11, 32).astype(ml_dtypes.int4), "i": _TABLE["i"], **_SCALES},
+        ("t", "s"),
+        {"block_size": 16, "quantize_axis": 1},
+    ),
 }
 
 
@@ -99,6 +107,25 @@ CASES: dict[str, tuple[str, dict[str, Values], tuple[str, ...], dict[str, Any]]]
 def test_operator_gives_what_onnxruntime_gives(case: str) -> None:
     operator, feeds, constants, attributes = CASES[case]
     assert_same(model_of(operator, feeds, constants=constants, **attributes), feeds)
+
+
+_CAUSAL = {"x": floats(2, 6, 5), "w": floats(6, 1, 3), "b": floats(6), "p": floats(2, 6, 2)}
+
+
+def causal_convolution(**attributes: int) -> onnx.ModelProto:
+    found = ("y", "s")
+    return model_of("CausalConvWithState", _CAUSAL, found, ("w", "b"), ndim=1, **attributes)
+
+
+def test_causal_convolution_takes_what_asks_for_nothing() -> None:
+    assert_same(causal_convolution(state_window=0, dilation=1), _CAUSAL)
+
+
+@pytest.mark.parametrize("asked", [{"dilation": 2}, {"state_window": 3}, {"channels_last": 1}])
+def test_causal_convolution_names_what_it_does_not_do(asked: dict[str, int]) -> None:
+    ((name, value),) = asked.items()
+    with pytest.raises(UnsupportedOperatorError, match=f"CausalConvWithState.*{name}={value}"):
+        import_model_proto(causal_convolution(**asked))
 
 
 def rounded_layer(
