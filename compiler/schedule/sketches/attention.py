@@ -271,8 +271,9 @@ def _sketch(name: str, context: AttentionContext, target: Target) -> tuple[Sketc
     once = preferred[0] >= parts.queries.extent and not shares_keys(parts)
     choices.append((Choice("packing", ("whole", "tile")), "tile" if once else "whole"))
     if once and extent > FEW_KEYS and streams(context):
-        # They come from memory, and products of few queries wait for each of them.
-        choices.append((Choice("prefetch", PREFETCH_DISTANCES), PREFETCH_DISTANCES[1]))
+        # They come from memory, and products of few queries wait for each of them. All keys of a
+        # tile are turned before it is computed: what is just ahead of them comes too late.
+        choices.append((Choice("prefetch", PREFETCH_DISTANCES), PREFETCH_DISTANCES[-1]))
     if context.facts.threads > 1:
         choices.append((Choice("chunks", CHUNKS), 2))
     sketch = Sketch.planned(name, choices, lambda values: _Candidates(context, values))
