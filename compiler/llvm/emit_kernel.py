@@ -416,7 +416,10 @@ class _FunctionEmitter:
             self.addresses.storages[memory.name] = Storage(memory, pointer)
             if memory.dtype is not DType.BOOL:
                 self.registers.add(memory.name, statement.scope is Scope.REGISTER)
+        if statement.ahead is not None:
+            self.expressions.copies[memory.name] = statement.ahead
         self.statements(statement.body)
+        self.expressions.copies.pop(memory.name, None)
         self.registers.remove(memory.name)
 
     def _place_in_workspace(self, memory: Memory, offset: int) -> None:

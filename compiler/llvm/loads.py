@@ -24,6 +24,7 @@ from tunefarm.compiler.llvm.shuffles import (
     transpose_block,
 )
 from tunefarm.compiler.llvm.writer import FunctionWriter, Value
+from tunefarm.compiler.loops.ir import Ahead
 from tunefarm.compiler.types.dtypes import DType
 
 FAR = 1 << 14  # bytes ahead from where on the second-level cache is near enough
@@ -82,6 +83,7 @@ class LoadEmitter:
         self.registers = registers
         self.addresses = addresses
         self.prefetches = prefetches  # elements ahead, by buffer
+        self.copies: dict[str, Ahead] = {}
         self.lane: Lane | None = None
         self.mask: Value | None = None
         self.active: Value | None = None
@@ -173,6 +175,7 @@ class LoadEmitter:
             if node.dtype is DType.BOOL:
                 result = self._truth(result)
             self.prefetch_ahead(node, pointer, form.constant)
+            self._prefetch_copied(node, first)
             if keeps:
                 self.addresses.keep(node.buffer, key, result)
                 self.registers.keep(node.buffer, first, result)
@@ -234,7 +237,18 @@ class LoadEmitter:
         """Ask for what lies ahead of a vector of a buffer that streams, once a cache line."""
         if node.buffer not in self.prefetches or offset * node.dtype.bytes % CACHE_LINE:
             return
-        ahead = self.prefetches[node.buffer] * node.dtype.bytes
+        self._prefetch(pointer, self.prefetches[node.buffer] * node.dtype.bytes)
+
+    def _prefetch_copied(self, node: Load, place: Affine) -> None:
+        """Ask for what the next copies will be made of, once a cache line of this one."""
+        ahead = self.copies.get(node.buffer)
+        if ahead is None or place.constant * node.dtype.bytes % CACHE_LINE:
+            return
+        source = self.addresses.of(ahead.first).plus(place)
+        pointer = self.addresses.pointer(ahead.first.buffer, Affine(0, source.terms))
+        self._prefetch(pointer, (source.constant + ahead.distance) * ahead.first.dtype.bytes)
+
+    def _prefetch(self, pointer: str, ahead: int) -> None:
         # Not "inbounds": what lies ahead of the last vector is nobody's.
         target = self.writer.emit(f"getelementptr i8, ptr {pointer}, i64 {ahead}")
         level = 3 if ahead < FAR else 2

@@ -211,12 +211,22 @@ class Carry(Stmt):
 
 
 @dataclass(frozen=True, slots=True)
+class Ahead:
+    """What vector loads of a copy ask for: as far behind `first`, an element of what is copied, as
+    they are behind the copy's first element, and `distance` elements further."""
+
+    first: Load
+    distance: int
+
+
+@dataclass(frozen=True, slots=True)
 class Allocate(Stmt):
     """A buffer with undefined contents that exists in `body`."""
 
     memory: Memory
     scope: Scope
     body: Body
+    ahead: Ahead | None = None
 
 
 @dataclass(frozen=True, slots=True)

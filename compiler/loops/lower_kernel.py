@@ -14,7 +14,7 @@ from tunefarm.compiler.expr.affine import expr_range
 from tunefarm.compiler.expr.combiners import neutral_element
 from tunefarm.compiler.expr.nodes import Expr, Load, all_of, index, integer, select, sub
 from tunefarm.compiler.expr.parts import split_guards
-from tunefarm.compiler.expr.walk import axes_of
+from tunefarm.compiler.expr.walk import axes_of, substitute
 from tunefarm.compiler.kernels.accumulate import widened
 from tunefarm.compiler.kernels.recurrence import Recurrence, recurrence_among
 from tunefarm.compiler.loops.clamp_loop_bounds import clamp_loop_bounds
@@ -266,11 +266,18 @@ class _Lowering:
         memory = Memory(producer.name, producer.stage.dtype, region.extents)
         statements = self._stage(producer, region, memory, env)
         inner = replace(env, locals={**env.locals, producer.name: (memory, region.base)})
+        ahead = self.scheduled.copies.get(producer.name)
+        if ahead is not None:
+            axes = (axis.name for axis in producer.stage.axes)
+            begin = dict(zip(axes, region.base, strict=True))
+            indices = tuple(substitute(item, begin) for item in ahead.first.indices)
+            ahead = replace(ahead, first=replace(ahead.first, indices=indices))
         return (
             Allocate(
                 memory,
                 producer.scope,
                 (*statements, *self._emit_producers(rest, regions, inner, deeper)),
+                ahead,
             ),
         )
 

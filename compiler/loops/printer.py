@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from tunefarm.compiler.expr.nodes import Expr
 from tunefarm.compiler.kernels.printer import format_expression
 from tunefarm.compiler.loops.ir import (
+    Ahead,
     Allocate,
     Carry,
     Dot,
@@ -66,8 +67,8 @@ def _lines(body: tuple[Stmt, ...], depth: int) -> Iterator[str]:
                 apart = f" or {source} is elsewhere" if source else ""
                 yield f"{margin}if {format_expression(condition)}{apart}:"
                 yield from _lines(inner, depth + 1)
-            case Allocate(memory=memory, scope=scope, body=inner):
-                yield f"{margin}{scope} {_memory(memory)}"
+            case Allocate(memory=memory, scope=scope, body=inner, ahead=ahead):
+                yield f"{margin}{scope} {_memory(memory)}{_ahead(ahead)}"
                 yield from _lines(inner, depth)
             case Store(value=value):
                 yield f"{margin}{_access(statement)} = {format_expression(value)}"
@@ -106,6 +107,12 @@ def _tile(statement: TileStmt) -> str:
             kind = "tile" if isinstance(statement, TileLoad) else "rows"
             rows = "rows" if isinstance(statement, TileLoad) else "tile"
             return f"{kind} {place} = {rows} {format_expression(source)}, {stride} apart"
+
+
+def _ahead(ahead: Ahead | None) -> str:
+    if ahead is None:
+        return ""
+    return f", prefetch {ahead.distance} elements ahead of {format_expression(ahead.first)}"
 
 
 def _access(statement: Store | Update | Dot | Carry | TileStmt) -> str:

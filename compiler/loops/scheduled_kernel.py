@@ -12,6 +12,7 @@ from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel
 from tunefarm.compiler.kernels.recurrence import recurrence_of
 from tunefarm.compiler.kernels.stage import Axis, Stage
 from tunefarm.compiler.loops.constant_layout import ConstantLayout
+from tunefarm.compiler.loops.ir import Ahead
 from tunefarm.compiler.loops.stage_state import Attachment, StageState
 
 
@@ -23,6 +24,7 @@ class ScheduledKernel:
     stages: tuple[StageState, ...]
     layouts: Mapping[str, ConstantLayout] = field(default_factory=dict)  # by input
     prefetches: Mapping[str, int] = field(default_factory=dict)  # elements ahead, by input
+    copies: Mapping[str, Ahead] = field(default_factory=dict)  # by stage, over its axes
     reshaped: Mapping[str, int] = field(default_factory=dict)
     """Inputs of another shape than the caller's: Winograd's m, or 0 where axes are merged."""
 
@@ -120,7 +122,8 @@ class ScheduledKernel:
         position = self.position(name)
         stages = (*self.stages[:position], *states, *self.stages[position + 1 :])
         # What nearly every step ends with; `replace` takes several times as long.
-        return ScheduledKernel(self.kernel, stages, self.layouts, self.prefetches, self.reshaped)
+        kept = self.layouts, self.prefetches, self.copies, self.reshaped
+        return ScheduledKernel(self.kernel, stages, *kept)
 
 
 def _naive(stage: Stage, attachment: Attachment | None) -> StageState:

@@ -94,8 +94,9 @@ class _Verifier:
                 if statement.elsewhere and statement.elsewhere not in self.read_only:
                     problem = problem or f"{statement.elsewhere} is no input"
                 return problem or self.body(inner, ranges, guarded=True, loops=loops)
-            case Allocate(memory=memory, scope=scope, body=inner):
-                return self._allocate(memory, scope, inner, ranges, guarded, loops)
+            case Allocate(memory=memory, scope=scope, body=inner, ahead=ahead):
+                problem = "" if ahead is None else self._value(ahead.first, ranges, True)
+                return problem or self._allocate(memory, scope, inner, ranges, guarded, loops)
             case Store() | Update():
                 return self._store(statement, ranges, guarded)
             case Dot():

@@ -352,9 +352,12 @@ class _Candidates(AttentionSteps):
         shared = outer if self.values.integers("chunks").item() else ()
         where = "parallel" if len(shared) > 1 else outer[-1]
         ahead = self.values.integers("prefetch").item()
+        names = streams(context) if ahead else []
+        copied = context.parts.key.buffer if self.in_tiles else ""
         return [
-            *(Prefetch(name, ahead) for name in streams(context) if ahead),
+            *(Prefetch(name, ahead) for name in names if name != copied),
             BlockAttention(self.keys.item(), context.lanes, context.online),
+            *(Prefetch(name, ahead, KEYS) for name in names if name == copied),
             *self._packed_keys(),
             Hoist(output, context.parts.columns.name, quotient),
             Tile(output, rows, self.queries.item(), "shift"),

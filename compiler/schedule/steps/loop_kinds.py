@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.expr.walk import loads
 from tunefarm.compiler.kernels.accumulate import narrow_factors
 from tunefarm.compiler.kernels.recurrence import recurrence_of
-from tunefarm.compiler.loops.ir import LoopKind
+from tunefarm.compiler.loops.ir import Ahead, LoopKind
 from tunefarm.compiler.loops.scheduled_kernel import ScheduledKernel
 from tunefarm.compiler.loops.stage_state import DottedAxis, StageState
 from tunefarm.compiler.schedule.steps.step import Step
@@ -129,14 +130,34 @@ class Prefetch(Step):
 
     Worth a try where an input streams through an unrolled body, or through matrix tiles, from an
     outer cache.
+
+    Of an input that a stage copies, tile by tile, they are asked for where the `copy` is read:
+
+    t[0..4] = w[k..k+4]; for i < 4: c += t[i] * x[k + i]
+    ->
+    t[0..4] = w[k..k+4]; for i < 4: prefetch w[k + i + distance]; c += t[i] * x[k + i]
+
+    A copy is made in a burst, which waits for memory, while memory waits for what reads the copy.
     """
 
     buffer: str
     distance: int
+    copy: str = ""
 
     def apply(self, scheduled: ScheduledKernel) -> ScheduledKernel:
         scheduled.input(self.buffer)
         if self.distance < 1:
             raise ScheduleError("the prefetch distance must be at least 1 element")
-        prefetches = {**scheduled.prefetches, self.buffer: self.distance}
-        return replace(scheduled, prefetches=prefetches)
+        if not self.copy:
+            prefetches = {**scheduled.prefetches, self.buffer: self.distance}
+            return replace(scheduled, prefetches=prefetches)
+        stage = scheduled.stage(self.copy).stage
+        first = next((load for load in loads(stage.body) if load.buffer == self.buffer), None)
+        if first is None or stage.reduce_axes:
+            raise ScheduleError(f"{self.copy} is no copy of {self.buffer}")
+        copies = {**scheduled.copies, self.copy: Ahead(first, self.distance)}
+        return replace(scheduled, copies=copies)
+
+    def check(self, scheduled: ScheduledKernel) -> None:
+        if self.copy and scheduled.stage(self.copy).attachment is None:
+            raise ScheduleError(f"{self.copy} is not computed in a loop of another stage")

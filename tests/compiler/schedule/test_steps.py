@@ -206,6 +206,12 @@ EXAMPLES = [
         ),
     ),
     Example("prefetch", "vector8", Prefetch("in0", 64), (Vectorize("y", "i"),)),
+    Example(
+        "prefetch_copy",
+        "turned",
+        Prefetch("in0", 64, "rows"),
+        (CacheRead("y", "in0", "rows", ("j", "i")), ComputeAt("rows", "y", "i")),
+    ),
     Example("digit_sums", "packed_product", DigitSums()),
     Example("digit_sums_rounded", "packed_product", DigitSums(1)),
     Example("wide_factors", "narrow_product", WideFactors()),
@@ -543,6 +549,19 @@ REFUSALS = [
     ),
     Refusal("vector8", Prefetch("in1", 64), "the kernel has no input 'in1'"),
     Refusal("vector8", Prefetch("in0", 0), "the prefetch distance must be at least 1 element"),
+    Refusal("vector8", Prefetch("in0", 64, "x"), "kernel vector has no stage 'x'"),
+    Refusal(
+        "turned",
+        Prefetch("in0", 64, "y"),
+        "y is no copy of in0",
+        (CacheRead("y", "in0", "rows", ("j", "i")),),
+    ),
+    Refusal(
+        "turned",
+        Prefetch("in0", 64, "rows"),
+        "rows is not computed in a loop of another stage",
+        (CacheRead("y", "in0", "rows", ("j", "i")),),
+    ),
     Refusal(
         "matmul",
         WideFactors(),
