@@ -378,7 +378,9 @@ def _cache_form(
             raise node.invalid(f"{name}_quant_type does not define how the cache is quantised")
         return CacheForm(None)
     if bits != 8 or (cache is not None and cache.dtype is not DType.I8):
-        raise node.unsupported("a quantised cache of another type than int8")
+        raise node.unsupported(
+            f"a quantised cache of another type than int8 (kv_cache_bit_width={bits})"
+        )
     if scale is None:
         raise node.invalid(f"the input {name}_scale is missing")
     check_scale(node, scale, divides=True)
