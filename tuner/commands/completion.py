@@ -38,10 +38,10 @@ def network_values() -> Sequence[str]:
 
 
 def page_values() -> Sequence[str]:
-    """The pages of `tune docs` that no command has."""
-    from tunefarm.tuner.docs.pages import PAGES, REFERENCES
+    """The pages of `tune docs`."""
+    from tunefarm.tuner.docs.pages import Pages
 
-    return [*REFERENCES, *(path.stem for path in PAGES.glob("*.md"))]
+    return [*Pages()]
 
 
 def job_values(context: typer.Context) -> Sequence[str]:

@@ -143,7 +143,7 @@ def _calibrate(output: str | None, json: str | None) -> None:
 def docs(
     page: Annotated[
         str | None,
-        argument("PAGE", "A page or a command [default: list all].", autocompletion=page_values),
+        argument("PAGE", "A page [default: list all].", autocompletion=page_values),
     ] = None,
     build: Annotated[str | None, option("--build FOLDER", "Write the site to this folder.")] = None,
     serve: Annotated[
@@ -174,10 +174,9 @@ def _print_page(name: str | None, json: str | None) -> None:
     check_files(writes=[json])
     from rich.markdown import Markdown
 
-    from tunefarm.tuner.commands.docs_hooks import root_command
-    from tunefarm.tuner.docs.pages import all_pages, find_page
+    from tunefarm.tuner.docs.pages import Pages, find_page
 
-    pages = all_pages(root_command())
+    pages = Pages()
     if name is None:
         width = max(map(len, pages))
         titles = {path: pages.title(path) for path in pages}

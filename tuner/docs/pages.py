@@ -1,4 +1,4 @@
-"""The pages: those that are written, those of the commands, and the generated references."""
+"""The pages: those that are written, and the references that are generated from the code."""
 
 from __future__ import annotations
 
@@ -6,13 +6,8 @@ import difflib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tunefarm.configs.errors import SettingsError
-from tunefarm.tuner.docs.command_pages import COMMANDS, command_pages
-
-if TYPE_CHECKING:
-    from typer.core import TyperGroup
 
 PAGES = Path(__file__).parent / "pages"
 """The folder of the pages that are written; pictures are in a folder of it."""
@@ -55,59 +50,37 @@ REFERENCES: dict[str, Reference] = {
 
 
 class Pages(Mapping[str, str]):
-    """The text of each page by its path below the site, without its ending."""
+    """The text of each page of the site by its name."""
 
-    def __init__(self, texts: Mapping[str, str]) -> None:
-        """`texts` are the pages that cost nothing to have."""
-        self._texts = texts
+    def __init__(self) -> None:
+        self._files = {path.stem: path for path in PAGES.glob(f"*{_ENDING}")}
 
-    def __getitem__(self, path: str) -> str:
-        return self._texts[path] if path in self._texts else REFERENCES[path].make()
+    def __getitem__(self, name: str) -> str:
+        if name in REFERENCES:
+            return REFERENCES[name].make()
+        return self._files[name].read_text(encoding="utf-8")
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted({*self._texts, *REFERENCES}, key=_order))
+        return iter(sorted({*self._files, *REFERENCES}))
 
     def __len__(self) -> int:
-        return len({*self._texts, *REFERENCES})
+        return len({*self._files, *REFERENCES})
 
-    def title(self, path: str) -> str:
+    def title(self, name: str) -> str:
         """The title of a page; no reference is made for it."""
-        return REFERENCES[path].title if path in REFERENCES else title_of(self._texts[path])
-
-
-def _order(path: str) -> tuple[bool, str]:
-    """Pages of the commands come last."""
-    return "/" in path, path
-
-
-def all_pages(root: TyperGroup) -> Pages:
-    """Every page of the site."""
-    written = {
-        path.relative_to(PAGES).as_posix().removesuffix(_ENDING): path.read_text(encoding="utf-8")
-        for path in sorted(PAGES.rglob(f"*{_ENDING}"))
-    }
-    return Pages(written | command_pages(root))
+        return REFERENCES[name].title if name in REFERENCES else title_of(self[name])
 
 
 def title_of(text: str) -> str:
     """The first heading of a page."""
-    for line in text.splitlines():
-        if line.startswith("# "):
-            return line.removeprefix("# ").strip()
-    return ""
+    return text.partition("# ")[2].partition("\n")[0].strip()
 
 
 def find_page(pages: Mapping[str, str], name: str) -> str:
-    """The path of the page that is asked for, by its path or, for a command, by its words.
-
-    "build", "tune build" and "commands/build" are one page if no page that is written has that
-    name. Raises SettingsError where there is none.
-    """
-    words = name.strip().removesuffix(_ENDING).strip("/")
-    command = "-".join(words.removeprefix("tune ").split())
-    for path in (words, f"{COMMANDS}/{command}"):
-        if path in pages:
-            return path
-    near = difflib.get_close_matches(words, pages, n=1, cutoff=0.75)
+    """The name of the page that is asked for. Raises SettingsError where there is none."""
+    found = name.strip().removesuffix(_ENDING)
+    if found in pages:
+        return found
+    near = difflib.get_close_matches(found, pages, n=1, cutoff=0.75)
     meant = f"did you mean {near[0]}? " if near else ""
     raise SettingsError(f"there is no page {name!r}", hint=f"{meant}tune docs lists the pages")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import enum
-import re
+import inspect
 
 import tunefarm
 from tunefarm.compiler.runtime.execution.executable import Executable
@@ -21,24 +20,13 @@ def test_names_are_those_of_the_package() -> None:
 
 def test_every_name_has_a_signature_and_a_docstring() -> None:
     for name, item in public_names().items():
-        section = re.search(rf"^## tunefarm\.{name}\n(.*?)(?=^## )", PAGE, re.M | re.S)
-        assert section, name
-        prose = re.sub(r"^```.*?^```$", "", section[1], flags=re.M | re.S).strip()
-        assert prose and not prose.startswith("#"), f"{name} has no docstring"
-        if not isinstance(item, type) or not issubclass(item, enum.Enum | Warning):
-            assert f"tunefarm.{name}(" in section[1]
+        assert inspect.getdoc(item), name
+        assert f"## tunefarm.{name}\n\n```text\n" in PAGE
+        if not isinstance(item, type):
+            assert f"\n{item.__name__}(" in PAGE
 
 
 def test_methods_of_an_executable_are_there() -> None:
     for method in ("run", "bind", "profile", "save"):
         assert hasattr(Executable, method)
-        assert f"\n#### Executable.{method}\n" in PAGE
-    assert "#### Executable._" not in PAGE
-
-
-def test_signatures_are_python() -> None:
-    blocks = re.findall(r"^#+ [\w.]+\n\n```py\n(.*?)\n```$", PAGE, re.M | re.S)
-    assert len(blocks) > 50
-    for block in blocks:
-        call = block.replace("tunefarm.", "", 1)
-        compile(f"def {call}: ...", "signature", "exec", dont_inherit=True)
+        assert f"\n |  {method}(self" in PAGE

@@ -30,8 +30,7 @@ import pytest
 from tunefarm.compiler.frontend.zoo import write_model
 from tunefarm.tuner.commands.cli import app
 from tunefarm.tuner.commands.command_line import run_command
-from tunefarm.tuner.commands.docs_hooks import root_command
-from tunefarm.tuner.docs.pages import all_pages
+from tunefarm.tuner.docs.pages import Pages
 
 _FENCE = re.compile(
     r"^(?P<fence>```+)(?P<language>[\w-]*)[^\n]*\n(?P<text>.*?)^(?P=fence)$", re.M | re.S
@@ -54,6 +53,7 @@ _LIMIT = 240.0  # seconds of one block
 MODEL = "mlp"
 LONG = (
     "building",
+    "commands",
     "debugging",
     "doctor",
     "farm",
@@ -67,7 +67,7 @@ LONG = (
     "tutorial",
     "verify",
 )
-"""Pages whose commands start Ray or take long, as those of each command do: `pytest -m nightly -k
+"""Pages whose commands start Ray or take long: `pytest -m nightly -k
 commands_of_the_page_run`."""
 REAL = re.compile("squeezenet1_1|resnet18")
 """The models of the tutorial and the README, for which `MODEL` stands in the ordinary run."""
@@ -110,7 +110,7 @@ def errors_of(page: str) -> list[tuple[str, str]]:
     return _ERROR.findall(page)
 
 
-TEXTS = dict(all_pages(root_command()))
+TEXTS = dict(Pages())
 README = (Path(__file__).resolve().parents[3] / "README.md").read_text(encoding="utf-8")
 TEXTS["README"] = re.sub(
     "^<!-- test command -->.*?^<!-- end of test command -->", "", README, flags=re.M | re.S
@@ -124,8 +124,7 @@ PAGES = {name: list(blocks_of(REAL.sub(MODEL, text))) for name, text in TEXTS.it
 
 def _marked(name: str) -> object:
     """The page as a parameter; what takes long is for the night."""
-    is_long = name in LONG or name.startswith("commands/")
-    return pytest.param(name, marks=pytest.mark.nightly) if is_long else name
+    return pytest.param(name, marks=pytest.mark.nightly) if name in LONG else name
 
 
 @pytest.fixture(scope="session")

@@ -11,9 +11,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from tunefarm.configs.errors import SettingsError
-from tunefarm.tuner.commands.docs_hooks import root_command
 from tunefarm.tuner.docs import site
-from tunefarm.tuner.docs.pages import PAGES, all_pages
+from tunefarm.tuner.docs.pages import PAGES, Pages
 from tunefarm.tuner.docs.site import build_site, check_folder
 
 _LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
@@ -46,7 +45,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_page_is_in_the_site(built: Path) -> None:
-    for name in all_pages(root_command()):
+    for name in Pages():
         assert (built / f"{name}.html").is_file(), name
 
 
@@ -86,7 +85,7 @@ def test_a_page_that_is_not_in_the_navigation_is_an_error(
 
 
 def _small_site(folder: Path, monkeypatch: pytest.MonkeyPatch, index: str) -> None:
-    """The same configuration with one page, and without those of the commands."""
+    """The same configuration with one page, and no reference."""
     pages = folder / "docs/pages"
     pages.mkdir(parents=True)
     (pages / "index.md").write_text(index, encoding="utf-8")
