@@ -79,4 +79,6 @@ class InferenceSession(BuiltSession):
         if threads is None and self._config is None and not has_database(settings):
             threads = run_threads()
             settings = load_settings(None, {**self._overrides, "compile.threads": threads})
-        return build_and_note(BuildRequest(path, "", settings, with_fixed(shapes, inputs)))
+        is_copy = self._folder is not None
+        fixed = with_fixed(shapes, inputs)
+        return build_and_note(BuildRequest(path, "", settings, fixed, temporary=is_copy))

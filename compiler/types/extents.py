@@ -134,6 +134,8 @@ def extent_of(given: Given) -> int | Extent:
 
     Numbers are as they are: which of them fit is said where a shape is needed.
     """
+    if type(given) is int:  # nearly all: asking a protocol takes as long as all else here
+        return given
     if isinstance(given, Extent):
         return _checked(given)
     if isinstance(given, SupportsIndex):  # NumPy's integers too
@@ -175,6 +177,8 @@ def listed(shapes: Shapes) -> Shapes:
 def _list_of(shape: Any) -> Any:
     if isinstance(shape, str):
         return shape_of_text(shape)
+    if isinstance(shape, tuple | list):
+        return shape
     return (shape,) if isinstance(shape, SupportsIndex | Extent) else shape
 
 

@@ -101,7 +101,8 @@ class BuildCache:
         self._kernels_key = cache_key("kernels", *made_from)
         memory, plan = request.settings.limits.memory, request.settings.search.plan
         self._artefact_key = [self._kernels_key, compile.threads, memory]
-        place = os.path.abspath(request.model)  # what is said of its jobs depends on it
+        # What is said of its jobs depends on its place.
+        place = "" if request.temporary else os.path.abspath(request.model)
         self._build_key = [*made_from, place, compile.threads, request.fallback, request.listed]
         self._build_key += [memory, plan, request.accept_nominees, cpu_name()]
 

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from tunefarm.db.store import Store
     from tunefarm.tuner.records.unapplied import Unapplied
 
-_LOCATION = b"location"
-"""The key that every reference of an ONNX file to another file contains."""
+_KEY_OF_NAME = re.compile(rb"[\x00\x08]location")
+"""What every reference of an ONNX file to another file contains, however its lengths are written:
+the last byte of the key's length, and the key."""
 _REFERENCE = re.compile(rb"\n\x08location\x12([\x00-\x7f]|[\x80-\xff][\x00-\x7f])")
 """The key of a tensor's external data in an ONNX file, and the length of the name behind it."""
 _LONGEST_REFERENCE = 1 << 15  # bytes, of the key and the longest name with such a length
@@ -80,12 +81,24 @@ def begin_digest(path: str | PathLike[str]) -> Future[str | None]:
 
 
 def model_digest(path: str | PathLike[str]) -> str | None:
-    """The SHA-256 of a model's file; None if it may refer to others, or cannot be read."""
+    """The SHA-256 of a model's file, and of its external data if it has any.
+
+    None if a file cannot be read, or the model may name others than those that were found.
+    """
+    path = os.path.abspath(path)
     try:
-        found = _scanned(os.path.abspath(path), *_state(path))
+        found = _scanned(path, *_state(path))
     except (OSError, ValueError):
         return None
-    return None if found.may_refer else found.sha256
+    if found.may_miss:
+        return None
+    digest = hashlib.sha256(found.sha256.encode())
+    for name in found.references:
+        stamp = _stamp(path, name)
+        if stamp is None or stamp.size > _WHOLE_BYTES:
+            return None
+        digest.update(f"{stamp.sha256} {name}".encode(errors="surrogateescape"))
+    return digest.hexdigest() if found.references else found.sha256
 
 
 def external_names(path: str | PathLike[str]) -> tuple[str, ...]:
@@ -202,11 +215,11 @@ def _state(path: str | PathLike[str]) -> tuple[int, int, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Contents:
-    """What reading a file once has told."""
+    """What reading a file once has told; with `may_miss` it may refer to more files."""
 
     sha256: str
-    may_refer: bool
     references: tuple[str, ...]
+    may_miss: bool
 
 
 @lru_cache(maxsize=64)
@@ -216,19 +229,21 @@ def _scanned(path: str, size: int, changed: int, inode: int) -> _Contents:
     They are read, not mapped: a file that is written anew while it is mapped ends the process.
     """
     digest = hashlib.sha256()
-    may_refer = False
-    references: dict[str, None] = {}
-    rest = b""
+    keys: set[int] = set()  # places in the file
+    references: dict[int, str] = {}
+    rest, start = b"", 0
     for chunk in _chunks(path, size):
         digest.update(chunk)
         data = rest + chunk
-        may_refer = may_refer or _LOCATION in data
-        if may_refer:
-            references.update(dict.fromkeys(_references(data)))
+        if found := [start + match.start() for match in _KEY_OF_NAME.finditer(data)]:
+            keys.update(found)
+            references.update((start + place, name) for place, name in _references(data))
         rest = data[-_LONGEST_REFERENCE:]
+        start += len(data) - len(rest)
     if size > _WHOLE_BYTES:
         digest.update(str(size).encode())
-    return _Contents(digest.hexdigest(), may_refer, tuple(references))
+    names = tuple(dict.fromkeys(references.values()))
+    return _Contents(digest.hexdigest(), names, bool(keys - references.keys()))
 
 
 def _chunks(path: str, size: int) -> Iterator[bytes]:
@@ -243,13 +258,14 @@ def _chunks(path: str, size: int) -> Iterator[bytes]:
             yield chunk
 
 
-def _references(content: bytes) -> Iterator[str]:
+def _references(content: bytes) -> Iterator[tuple[int, str]]:
+    """Where keys of references are, see `_KEY_OF_NAME`, and the names behind them."""
     for found in _REFERENCE.finditer(content):
         low, *high = found[1]
         length = (low & 0x7F) + (high[0] << 7 if high else 0)
         name = content[found.end() : found.end() + length]
         if len(name) == length and b"\0" not in name:
-            yield os.fsdecode(name)
+            yield found.start() + 1, os.fsdecode(name)
 
 
 def newest_job(store: Store, model: str | PathLike[str]) -> tuple[JobRecord, ModelStamp] | None:

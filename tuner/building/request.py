@@ -50,7 +50,8 @@ class BuildRequest:
     was chosen for the model. `compiler` is the C compiler for C forms, None: one for the target.
     Records that nobody has met on this CPU apply only if it may `accept_nominees`; with
     `require_verified` there must be none of a kernel. `parent` is the artifact that this one is to
-    replace; None is the one at the output, if any.
+    replace; None is the one at the output, if any. The file of a model that was given as bytes is
+    `temporary`: where it lies says nothing.
 
     Raises SettingsError for what cannot be asked for.
     """
@@ -70,6 +71,7 @@ class BuildRequest:
     accept_nominees: bool = False
     require_verified: bool = False
     parent: str | None = None
+    temporary: bool = False
 
     def __post_init__(self) -> None:
         self.precision.check(self.settings.compile.numerics)

@@ -124,12 +124,26 @@ def test_a_changed_model_is_another_build(
     assert compiler.runs == 2
 
 
-def test_a_model_that_may_refer_to_other_files_is_not_kept(
+def test_external_data_is_part_of_the_model(
     compiler: Compiler, model: Path, settings: Settings
 ) -> None:
     onnx.save(
         tiny_model(), model, save_as_external_data=True, location="weights.bin", size_threshold=0
     )
+    first, _ = compiler.build(model, settings)
+    assert compiler.build(model, settings)[0] == first
+    assert compiler.runs == 1
+    data = model.with_name("weights.bin")
+    data.write_bytes(bytes(data.stat().st_size))
+    assert compiler.build(model, settings)[0] != first
+    assert compiler.runs == 2
+
+
+def test_a_model_that_may_refer_to_other_files_is_not_kept(
+    compiler: Compiler, model: Path, settings: Settings
+) -> None:
+    with model.open("ab") as file:  # a field that ONNX does not know: the entry's value comes first
+        file.write(b"\xfa\x3f\x0d\x12\x01a\n\x08location")
     compiler.build(model, settings)
     compiler.build(model, settings)
     assert compiler.runs == 2

@@ -113,6 +113,36 @@ def test_what_cannot_be_read_has_no_stamp(tmp_path: Path) -> None:
         assert model_digest(path) is None and external_names(path) == ()
 
 
+@pytest.mark.parametrize(
+    ("content", "is_told"),
+    [
+        (b"\n\x0anode_alocation", True),  # a name that only contains the key
+        (b"\n\x08location\x12\x0etiny.onnx_data", True),
+        (b"\n\x08location\x12\x04none", False),  # no such file
+        (b"\n\x08location\x12\x0atiny.onnx", True),
+        (b"\x12\x0etiny.onnx_data\n\x08location", False),  # the key behind its value
+        (b"\n\x88\x80\x00location\x12\x0etiny.onnx_data", False),  # a length with zeros in front
+        (b"\n\x08location\x12\x8e\x80\x00tiny.onnx_data", False),
+        (b"\n\x08location\x12\x0fcut off", False),
+    ],
+)
+def test_a_digest_is_told_only_where_all_files_are_known(
+    model: Path, content: bytes, is_told: bool
+) -> None:
+    model.write_bytes(content)
+    assert (model_digest(model) is not None) == is_told
+
+
+def test_a_digest_covers_external_data_and_its_name(model: Path) -> None:
+    found = [model_digest(model)]
+    model.with_name("tiny.onnx_data").write_bytes(bytes(4095) + b"\1")
+    found.append(model_digest(model))
+    model.with_name("tiny.onnx_data").rename(model.with_name("other_data"))
+    external_model(model, "other_data")
+    found.append(model_digest(model))
+    assert len({*found, None}) == 4
+
+
 def test_a_reference_is_found_wherever_pieces_of_the_file_end(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,7 +150,7 @@ def test_a_reference_is_found_wherever_pieces_of_the_file_end(
     for size in (7, 64, 100):
         monkeypatch.setattr(model_file, "_CHUNK_BYTES", size)
         assert model_file._scanned(str(model), 0, 0, size) == whole
-    assert whole.references == ("tiny.onnx_data",) and whole.may_refer
+    assert whole.references == ("tiny.onnx_data",) and not whole.may_miss
 
 
 def test_of_a_huge_file_pieces_are_read(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
