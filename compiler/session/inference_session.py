@@ -135,7 +135,7 @@ class InferenceSession:
         found = self._executable or (self.builds and self.builds.latest)
         if not found:
             raise SettingsError(
-                "the model leaves sizes open, and nothing is built before the first run",
+                "the model has dynamic dimensions, and nothing is built before the first run",
                 hint="give the session shapes, or run it first",
             )
         return found
@@ -176,6 +176,7 @@ class InferenceSession:
                 )
             self._executable = load(path, self._threads)
             return
+        name = path if self._folder is None else "the model"  # that was given as bytes
         model = None if shapes or self._inputs_fixed else _read(path)
         if model is None or not model.is_open:
             self._executable, note = with_computed_bounds(
@@ -193,8 +194,9 @@ class InferenceSession:
             [port.name for port in model.defaults],
         )
         self._warn(
-            f"{path} leaves sizes open: it is built for those of each run, and for a range once "
-            f"they vary; to build ahead: {model.build_command(path)}"
+            f"{name} has dynamic dimensions: it is built for the sizes of each run, and for a "
+            "range once they vary; to build ahead of time: "
+            f"{model.build_command('model.onnx' if self._folder else path)}"
         )
 
     def _warn(self, note: str) -> None:
@@ -212,8 +214,9 @@ class InferenceSession:
         """Compile an ONNX file for the session, and what to say of it; one thread if `threads` is
         None."""
         executable = compiler.build(path, threads=threads or 1, shapes=shapes, inputs=inputs)
+        name = path if self._folder is None else "the model"
         return executable, (
-            f"{path} is built untuned, and anew for each session: tune build makes a file of it"
+            f"{name} is built untuned, and anew for each session: tune build makes a file of it"
         )
 
     def run(
@@ -224,9 +227,9 @@ class InferenceSession:
     ) -> list[Any]:
         """Run the model; the outputs of these names in their order, or all (None, or no names).
 
-        Inputs are those of `Executable.run`, by name; lists of numbers are taken too. All outputs
-        are computed, whichever are asked for. Raises `InputError` for names that the model does not
-        have, and for inputs that are missing or of another type or shape.
+        Inputs are those of `Executable.run`, by name; lists of numbers and OrtValues are taken too.
+        All outputs are computed, whichever are asked for. Raises `InputError` for names that the
+        model does not have, and for inputs that are missing or of another type or shape.
         """
         if run_options is not None:
             check_run_options(run_options)
@@ -240,7 +243,7 @@ class InferenceSession:
         self, feed: Mapping[str, Any], out: Mapping[str, AnyArray] | None = None
     ) -> dict[str, Any]:
         """Run the model; the outputs by name, new arrays or those in `out`. Raises `InputError`."""
-        executable = self._executable
+        executable, feed = self._executable, _arrays_of(feed)
         if executable is None:
             assert self.builds is not None
             executable = self.builds.executable_for(feed)
@@ -298,8 +301,8 @@ class InferenceSession:
         run_options: object = None,
     ) -> list[OrtValue]:
         """As `run`, with arrays in the form of OrtValues."""
-        feed = {name: value.numpy() for name, value in input_dict_ort_values.items()}
-        return [OrtValue(value) for value in self.run(output_names, feed, run_options)]
+        results = self.run(output_names, input_dict_ort_values, run_options)
+        return [OrtValue(value) for value in results]
 
     def io_binding(self) -> IOBinding:
         """Inputs and outputs of later runs, to be bound by name."""
@@ -413,6 +416,17 @@ def set_default_logger_severity(severity: int) -> None:
 
 def set_default_logger_verbosity(verbosity: int) -> None:
     """Do nothing: one level of notes is all that there is."""
+
+
+def _arrays_of(feed: Any) -> Any:
+    """The inputs of a run, with arrays instead of OrtValues, be they onnxruntime's."""
+    if isinstance(feed, Mapping) and any(map(_is_ort_value, feed.values())):
+        return {name: v.numpy() if _is_ort_value(v) else v for name, v in feed.items()}
+    return feed
+
+
+def _is_ort_value(value: object) -> bool:
+    return hasattr(value, "ortvalue_from_numpy")
 
 
 def _read(path: str) -> DeclaredModel | None:

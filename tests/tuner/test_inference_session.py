@@ -13,7 +13,10 @@ from tests.end_to_end.tiny_model import tiny_model
 from tunefarm import tuner
 from tunefarm.compiler import SessionOptions
 from tunefarm.compiler.errors import ArtefactError, ImportModelError, SettingsError
+from tunefarm.compiler.graph.ir import Graph
 from tunefarm.db.store import Store
+from tunefarm.tuner.building import flow
+from tunefarm.tuner.building.request import BuildRequest
 
 
 @pytest.fixture
@@ -41,6 +44,22 @@ def test_an_onnx_file_is_built_as_tuner_builds_it(folder: Path) -> None:
         warnings.simplefilter("error")
         again = tuner.InferenceSession(folder / "tiny.tuned")
     np.testing.assert_array_equal(again.run(None, {"x": pixels})[0], scores)
+
+
+def test_bytes_of_a_model_are_compiled_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    runs: list[str] = []
+    read = flow._read
+
+    def counted(request: BuildRequest) -> Graph:
+        runs.append(request.model)
+        return read(request)
+
+    monkeypatch.setattr(flow, "_read", counted)
+    for _ in range(2):
+        with pytest.warns(tuner.UntunedWarning, match="^the model is built untuned"):
+            tuner.InferenceSession(Path("tiny.onnx").read_bytes(), shapes={"batch": (1,)})
+    assert len(runs) == 1
 
 
 def test_a_database_that_was_named_must_be_there(folder: Path) -> None:

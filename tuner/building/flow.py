@@ -338,4 +338,4 @@ def build_and_note(request: BuildRequest) -> tuple[Executable, str]:
         text = f"is built with {untuned} of {len(sources)} kernels untuned: {left}"
     else:
         return executable, ""
-    return executable, f"{request.model} {text}"
+    return executable, f"{'the model' if request.temporary else request.model} {text}"

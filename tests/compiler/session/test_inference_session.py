@@ -350,7 +350,9 @@ def _saved(folder: Path) -> Path:
 
 def test_a_model_with_open_sizes_is_built_for_those_that_come(tmp_path: Path) -> None:
     path = _saved(tmp_path)
-    with pytest.warns(UntunedWarning, match=r"leaves sizes open.*tune build --model") as caught:
+    with pytest.warns(
+        UntunedWarning, match=r"has dynamic dimensions.*tune build --model"
+    ) as caught:
         session = InferenceSession(path)
     assert caught[0].filename == __file__
     theirs = exact_session(path)
@@ -460,8 +462,13 @@ def test_ort_values_tell_what_those_of_onnxruntime_tell(sized: Pair) -> None:
     np.testing.assert_array_equal(np.asarray(ours), Y)
     np.testing.assert_array_equal(np.from_dlpack(cast(Any, ours)), Y)
     assert ours.data_ptr() == ours.numpy().ctypes.data
-    found = sized.ours.run_with_ort_values(["sum"], {"x": theirs, "y": ours})
-    np.testing.assert_array_equal(found[0].numpy(), X + Y)
+    values = {"x": theirs, "y": ours}
+    (found,) = sized.ours.run_with_ort_values(["sum"], values)
+    np.testing.assert_array_equal(found.numpy(), X + Y)
+    with pytest.warns(UntunedWarning, match=r"^the model has dynamic.*--model model\.onnx"):
+        by_size = InferenceSession(arithmetic().SerializeToString())
+    for session in (sized.ours, by_size):
+        np.testing.assert_array_equal(session.run(["sum"], values)[0], X + Y)
 
 
 def test_runs_are_asynchronous(sized: Pair) -> None:
