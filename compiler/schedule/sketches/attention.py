@@ -180,9 +180,15 @@ def default_tiles(
     row = row_bytes(context, keys)
     fitting = [size for size in queries if size * row * CACHE_SHARE <= target.l2_bytes]
     if context.facts.threads > 1:
-        stacks = math.prod(axis.extent for axis in parts.batch)
-        enough = MANY_BLOCKS * context.facts.threads
-        many = [s for s in fitting if stacks * -(-parts.queries.extent // s) >= enough]
+        stacks, threads = math.prod(axis.extent for axis in parts.batch), context.facts.threads
+        few = parts.keys.extent > FEW_KEYS and parts.queries.extent <= max(r for r, _ in values)
+
+        def shared(size: int) -> bool:
+            # Each block of queries reads all keys and values, which few of them wait for.
+            pieces = stacks * -(-parts.queries.extent // size)
+            return pieces >= MANY_BLOCKS * threads or (few and pieces % threads == 0)
+
+        many = [size for size in fitting if shared(size)]
         fitting = many or fitting[:1]
     columns, features = parts.columns.extent, parts.features.extent
 

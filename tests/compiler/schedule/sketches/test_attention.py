@@ -1,6 +1,7 @@
 """Attention's choices: keys and values that are read once are prefetched."""
 
 import numpy as np
+import pytest
 
 from tests.compiler.schedule.small_kernels import f32, inputs_for, kernel_of, run_kernel
 from tunefarm.compiler.kernels.kernel import FusedKernel
@@ -16,8 +17,8 @@ TARGETS = [
 ]
 
 
-def _attention(queries: int) -> FusedKernel:
-    shapes = [f32(2, queries, 64), f32(2, KEYS, 64), f32(2, KEYS, 64)]
+def _attention(queries: int, stacks: int = 2) -> FusedKernel:
+    shapes = [f32(stacks, queries, 64), f32(stacks, KEYS, 64), f32(stacks, KEYS, 64)]
     return kernel_of(shapes, [("attention", ["x0", "x1", "x2"], {"scale": 0.1})])
 
 
@@ -34,6 +35,14 @@ def test_keys_of_many_blocks_of_queries_are_not_prefetched() -> None:
     for target in TARGETS:
         sketch = schedule_space(_attention(KEYS), target).sketches[0]
         assert "prefetch" not in {choice.name for choice in sketch.choices}
+
+
+@pytest.mark.parametrize(("stacks", "queries"), [(1, 4), (2, 7), (3, 4), (4, 7), (8, 7)])
+def test_two_threads_read_keys_of_few_queries_once(stacks: int, queries: int) -> None:
+    """As far as the stacks are enough for both."""
+    for target in TARGETS:
+        space = schedule_space(_attention(7, stacks), target, threads=2)
+        assert space.choices(space.default())["queries"] == queries
 
 
 def test_prefetches_change_no_result() -> None:
