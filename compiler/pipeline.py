@@ -30,7 +30,6 @@ from tunefarm.compiler.llvm.compile_kernel import CompiledKernel
 from tunefarm.compiler.llvm.machine import object_code
 from tunefarm.compiler.llvm.object_cache import ObjectCache
 from tunefarm.compiler.plan.choices.estimated_chains import estimated_chains
-from tunefarm.compiler.plan.choices.estimated_merges import estimated_merges
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
 from tunefarm.compiler.plan.fusion.group_kernels import GroupKernels, MadeKernels
@@ -212,8 +211,6 @@ def _to_kernels(
         decided = DEFAULT_PLAN
     plan = decided or DEFAULT_PLAN
     imported = stages.run("import", lambda: _imported(model, shapes, allowance))
-    if decided is None:
-        plan = estimated_merges(imported, spaces, allowance)
     graph = stages.run(
         "optimise",
         lambda: optimise_for(imported, target, stages.observe, allowance, numerics, plan),

@@ -1,17 +1,13 @@
-"""Slices, channels of what one convolution makes for several, frames of a signal, and moves by as
-many elements as a run says.
+"""Slices, frames of a signal, and moves by as many elements as a run says.
 
     slice           y[i, j, …] = x[starts[0] + steps[0] * i, starts[1] + steps[1] * j, …]
-    channels        y[n, c, …] = x[n, start + c, …]
     frames          y[i, j, …] = x[step * i + j, …]
     shift           y[…, i, …] = x[…, p, …] with p = sizes[start] + step * i, below sizes[end]
     ragged_concat   y[…, i, …] = a[…, i, …] where i < sizes[ends[0]], else
                                  b[…, i - sizes[ends[0]], …] where i < sizes[ends[1]], …
     merge_rows      y[…, i, …] = x[…, i // w, i % w, …] with w = sizes[columns], below sizes[rows]
 
-Slices and channels of blocked data begin with a whole block. Behind the last of some channels lie
-those of the next branch, unless whoever joined them put padding there: `lane` is the number that it
-holds.
+Slices of blocked data begin with a whole block.
 
 Where an operand of a shift or ragged concat has no such element, there is 0, or the one element
 that is a third operand of a shift. The first part of a ragged concat lies in a place as long as the
@@ -131,51 +127,6 @@ def _slice_of_blocks(
     return {"starts": (*starts, 0), "steps": (*steps, 1), "shape": (*shape, block)}
 
 
-# --- channels ------------------------------------------------------------------------------------
-
-_LAYOUTS = ("NCHW", BLOCKED)
-
-
-def _infer_channels(attributes: Attributes, types: Types) -> TensorType:
-    type, layout = types.present(0), attributes.choice("layout", _LAYOUTS)
-    start, count = attributes.integer("start"), attributes.integer("count")
-    attributes.number("lane")
-    check(len(type.shape) >= 2, f"the data needs the axes N and C, not the shape {type.shape}")
-    block = type.shape[-1] if layout == BLOCKED else 1
-    check(start % block == 0, f"channel {start} begins no block of {block}")
-    taken = -(-count // block)
-    fits = start >= 0 and count >= 1 and start // block + taken <= type.shape[1]
-    check(fits, f"{type} has no {count} channels from {start} on")
-    return TensorType(type.dtype, (type.shape[0], taken, *type.shape[2:]))
-
-
-def _channels(attributes: Attributes, use: Use) -> Tensor:
-    data, start = use.input(0), attributes.integer("start")
-    if attributes["layout"] == BLOCKED:
-        start //= data.shape[-1]
-
-    def value(indices: tuple[Expr, ...]) -> Expr:
-        batch, channel, *rest = indices
-        return data[(batch, add(channel, integer(start)), *rest)]
-
-    return use.pointwise("channels", value)
-
-
-def _blocked_channels(use: BlockedUse) -> BlockedForm | None:
-    """Whole blocks, or such whose last lanes hold a known number."""
-    data, attributes = use.types.present(0), use.attributes
-    start, count = attributes.integer("start"), attributes.integer("count")
-    if attributes["layout"] == BLOCKED or len(data.shape) != 4 or start % use.block:
-        return None
-    if count % use.block == 0:
-        return BlockedForm(BLOCKED, 0.0)
-    end, channels = start + count, data.shape[1]
-    if end == channels and use.lanes[0] is not None:
-        return BlockedForm(BLOCKED, use.lanes[0])
-    padded = attributes.integer("padding") >= -count % use.block
-    return BlockedForm(BLOCKED, float(attributes.number("lane"))) if padded else None
-
-
 register_move(
     "slice",
     _infer_slice,
@@ -187,20 +138,6 @@ register_move(
     shape=REQUIRED,
     dynamic=True,
 )
-register_move(
-    "channels",
-    _infer_channels,
-    _channels,
-    passes=1,
-    blocked=BlockedRule(_blocked_channels),
-    start=REQUIRED,
-    count=REQUIRED,
-    padding=0,
-    lane=0.0,
-    layout="NCHW",
-)
-"""`channels(x)`: behind those that are taken lie `padding` channels that hold the number `lane`."""
-
 
 # --- frames --------------------------------------------------------------------------------------
 

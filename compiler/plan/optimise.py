@@ -25,8 +25,7 @@ from tunefarm.compiler.plan import (
     transposed_convolutions,
 )
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
-from tunefarm.compiler.plan.fusion import merge_contractions, split_moves
-from tunefarm.compiler.plan.fusion.merge_contractions import followed
+from tunefarm.compiler.plan.fusion import split_moves
 from tunefarm.compiler.plan.layouts import choose_layouts, rows_as_planes
 from tunefarm.compiler.plan.precision import choose_precision, spread_dequantised
 from tunefarm.compiler.plan.sizes import cut_windows, place_fills, trim_sums
@@ -85,9 +84,7 @@ def passes(
     is_direct = is_strict or numerics.narrow is not None
     dilated = plain(lambda graph: dilated_convolutions.run(graph, block, is_direct))
     interleaved = plain(lambda graph: interleaved_channels.run(graph, can.row_bytes, numerics))
-    joint: dict[str, str] = {}
-    merged = plain(lambda graph: merge_contractions.run(graph, block, plan, joint))
-    layouts = plain(lambda graph: choose_layouts.run(graph, block, followed(plan, joint)))
+    layouts = plain(lambda graph: choose_layouts.run(graph, block, plan))
     precision = partial(choose_precision.run, numerics=numerics, summed=summed, tiled=tiled)
     planned = (
         ("rows_as_planes", plain(lambda graph: rows_as_planes.run(graph, block))),
@@ -96,7 +93,6 @@ def passes(
         ("dilated_convolutions", dilated),
         ("interleaved_channels", interleaved),
         ("cut_windows", plain(cut_windows.run)),
-        ("merge_contractions", merged),
         ("choose_layouts", layouts),
     )
     spread = (

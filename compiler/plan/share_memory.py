@@ -102,16 +102,11 @@ def _with_parts(graph: Graph) -> Graph:
 
 def _offset(graph: Graph, node: Node) -> int | None:
     """The first element of a slice whose elements are neighbours in memory, else None."""
-    if node.operator not in ("slice", "channels"):
+    if node.operator != "slice":
         return None
     whole, taken = graph.types[node.inputs[0]].shape, graph.types[node.output].shape
     attributes = complete_attributes(node)
-    if node.operator == "slice":
-        starts, steps = attributes.integers("starts"), attributes.integers("steps")
-    else:
-        block = 1 if attributes["layout"] == "NCHW" else whole[-1]
-        starts = (0, attributes.integer("start") // block, *(0 for _ in whole[2:]))
-        steps = (1,) * len(whole)
+    starts, steps = attributes.integers("starts"), attributes.integers("steps")
     if any(step != 1 and extent > 1 for step, extent in zip(steps, taken, strict=True)):
         return None
     inner = len(taken)

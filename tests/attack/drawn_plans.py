@@ -15,7 +15,6 @@ from tunefarm.compiler.plan.decisions.graph_plan import (
     Decision,
     GraphPlan,
     Layout,
-    Merged,
 )
 from tunefarm.compiler.plan.decisions.plan_names import PlanNames
 from tunefarm.compiler.plan.fusion.chain_groups import GroupChains
@@ -68,7 +67,6 @@ def _drawn(sites: GraphSites, rng: random.Random) -> Iterator[Decision]:
 
 def candidates_of(sites: GraphSites, rng: random.Random) -> Iterator[Decision]:
     """Every decision that may be worth something, and some that are not; layouts are drawn."""
-    yield from _siblings(sites.planned)
     groups = fuse(sites.optimised)
     names, known = PlanNames(sites.optimised), {node.output for node in sites.planned.nodes}
     chains = GroupChains(sites.optimised, groups)
@@ -85,23 +83,10 @@ def candidates_of(sites: GraphSites, rng: random.Random) -> Iterator[Decision]:
     yield from _wild(sites, rng)
 
 
-def _siblings(graph: Graph) -> Iterator[Decision]:
-    """Two convolutions of the same data, whether they can be merged or not."""
-    seen: dict[str, str] = {}
-    for node in graph.nodes:
-        if node.operator == "conv":
-            if node.inputs[0] in seen:
-                yield Merged((seen.pop(node.inputs[0]), node.output))
-            else:
-                seen[node.inputs[0]] = node.output
-
-
 def _wild(sites: GraphSites, rng: random.Random) -> Iterator[Decision]:
     """Decisions of any kind about any values, which few graphs have to fit."""
     values = [*sites.planned.inputs, *(node.output for node in sites.planned.nodes)]
     for _ in range(WILD):
-        value, other = rng.choice(values), rng.choice(values)
+        value = rng.choice(values)
         yield Chain(value)
         yield Layout(value, rng.choice((PLAIN, 2, 3, 16, 100)))
-        if value != other:
-            yield Merged((value, other))

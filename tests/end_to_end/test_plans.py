@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.tuner.plans.branch_net import SHAPE, branch_net
+from tests.tuner.plans.chain_net import SHAPE, chain_net
 from tests.tuner.plans.test_job_plans import FakeRunner, latency
 from tunefarm.compiler.pipeline import kernels_of
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
@@ -31,13 +31,13 @@ from tunefarm.tuner.tune_model import tune_model
 
 
 class Walk:
-    """A network whose convolutions may be merged, its database, and jobs and builds of it."""
+    """A network whose convolutions may be chained, its database, and jobs and builds of it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.model = folder / "net.onnx"
         self.db = folder / "tuning.db"
-        onnx.save(branch_net(), self.model)
+        onnx.save(chain_net(), self.model)
 
     def settings(self, **values: object) -> Settings:
         own = {"database.url": str(self.db), "search.plan": "search", "cache.enabled": False}

@@ -159,9 +159,8 @@ def _candidates(arenas: Arenas, plan: GraphPlan) -> Sequence[tuple[Decision, ...
     images = [node.output for node in nodes if len(types[node.output].shape) == 4]
     plain = tuple(Layout(name, PLAIN) for name in images)
     chains = sorted(sites.chains, key=lambda item: -item.saved_bytes)
-    decisions: list[tuple[Decision, ...]] = [item.chains for item in chains]
-    decisions += [(merge,) for merge in sites.merges]
-    return [plain, *(item for item in decisions if not set(item) <= set(plan.decisions))]
+    decided = set(plan.decisions)
+    return [plain, *(item.chains for item in chains if not set(item.chains) <= decided)]
 
 
 # --- Whole models decide about plans -------------------------------------------------------------

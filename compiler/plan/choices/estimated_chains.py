@@ -1,7 +1,7 @@
 """What an untuned build decides of the graph by estimates: chains, which are cheap to weigh.
 
 A chain changes no other kernel than those that it joins, so that each candidate is the difference
-of a few estimates. Layouts and merges change more, and are for a search.
+of a few estimates. Layouts change more.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ from __future__ import annotations
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.plan.choices.estimated_chains import estimated_chains
-from tunefarm.compiler.plan.choices.estimated_merges import estimated_merges
 from tunefarm.compiler.plan.choices.graph_sites import BEFORE_LAYOUTS
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.plan.fusion.group_kernels import GroupKernels
@@ -22,14 +21,13 @@ def estimated_plan(
     allowance: ResourceBudget | None = None,
     plan: GraphPlan = DEFAULT_PLAN,
 ) -> GraphPlan:
-    """`plan` with the merges and the chains that are expected to pay with it.
+    """`plan` with the chains that are expected to pay with it.
 
     `graph` is the one that is imported. Raises what `optimise_for` raises.
     """
     target, numerics = spaces.target, spaces.numerics
-    merged = estimated_merges(graph, spaces, allowance, plan)
     stages: dict[str, Graph] = {}
-    optimised = optimise_for(graph, target, stages.__setitem__, allowance, numerics, merged)
+    optimised = optimise_for(graph, target, stages.__setitem__, allowance, numerics, plan)
     known = {node.output for node in stages[BEFORE_LAYOUTS].nodes}
     kernels = GroupKernels(optimised, numerics.rounds_each)
-    return merged.with_decisions(*estimated_chains(kernels, spaces, known).decisions)
+    return plan.with_decisions(*estimated_chains(kernels, spaces, known).decisions)

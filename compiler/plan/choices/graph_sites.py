@@ -1,4 +1,4 @@
-"""What can be decided of a model's graph: the values before layouts, merges, chains.
+"""What can be decided of a model's graph: the values before layouts, and chains.
 
 And whether a plan is legal: do all of its decisions fit the graph?
 """
@@ -14,23 +14,18 @@ from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.plan.decisions.graph_plan import (
     DEFAULT_PLAN,
     Chain,
-    Decision,
     GraphPlan,
-    Merged,
 )
 from tunefarm.compiler.plan.fusion.chain_candidates import ChainCandidate, chain_candidates
 from tunefarm.compiler.plan.fusion.chain_groups import chain_groups
 from tunefarm.compiler.plan.fusion.fuse import fuse
 from tunefarm.compiler.plan.fusion.group_kernels import GroupKernels
-from tunefarm.compiler.plan.fusion.merge_candidates import merge_candidates
 from tunefarm.compiler.plan.optimise import PASS_NAMES, optimise_for
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS, Numerics
 
-BEFORE_LAYOUTS, BEFORE_MERGING = (
-    PASS_NAMES[PASS_NAMES.index(name) - 1] for name in ("choose_layouts", "merge_contractions")
-)
-"""The passes whose results have the values that decisions name."""
+BEFORE_LAYOUTS = PASS_NAMES[PASS_NAMES.index("choose_layouts") - 1]
+"""The pass whose result has the values that decisions name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +33,12 @@ class GraphSites:
     """A model's graph under a plan, with what else could be decided of it.
 
     `planned` is the graph whose values decisions name, before layouts; `optimised` the one that
-    kernels are extracted from. `merges` are what can run as one kernel, `chains` what may be
-    computed in its reader's, whether that is decided or not.
+    kernels are extracted from. `chains` are what may be computed in its reader's kernel, whether
+    that is decided or not.
     """
 
     planned: Graph
     optimised: Graph
-    merges: tuple[Merged, ...]
     chains: tuple[ChainCandidate, ...]
 
     def undecided(self, plan: GraphPlan) -> str:
@@ -53,26 +47,16 @@ class GraphSites:
         # could be chained as well
         chain conv_0 (6 alike)
         """
-        chains = [
-            item.chains for item in self.chains if not set(plan.of(Chain)) >= set(item.chains)
-        ]
-        merges = [(item,) for item in self.merges if item not in set(plan.of(Merged))]
-        parts = (("chained", self._alike(chains)), ("merged", self._alike(merges)))
-        return "\n\n".join(
-            "\n".join((f"# could be {name} as well", *lines)) for name, lines in parts if lines
-        )
-
-    def _alike(self, items: Sequence[tuple[Decision, ...]]) -> list[str]:
-        """The first of those whose values have the same types, and how many there are."""
-        found: dict[tuple[str, ...], list[tuple[Decision, ...]]] = {}
-        for decisions in items:
-            values = (value for decision in decisions for value in decision.values)
-            look = tuple(str(self.planned.types.get(value)) for value in values)
-            found.setdefault(look, []).append(decisions)
-        return [
+        found: dict[tuple[str, ...], list[Sequence[Chain]]] = {}
+        for item in self.chains:
+            if not set(plan.of(Chain)) >= set(item.chains):
+                look = tuple(str(self.planned.types.get(chain.value)) for chain in item.chains)
+                found.setdefault(look, []).append(item.chains)
+        lines = [
             ", ".join(map(str, first)) + (f" ({1 + len(others)} alike)" if others else "")
             for first, *others in found.values()
         ]
+        return "\n".join(("# could be chained as well", *lines)) if lines else ""
 
 
 def graph_sites(
@@ -90,10 +74,9 @@ def graph_sites(
     optimised = optimise_for(graph, target, stages.__setitem__, allowance, numerics, plan)
     planned = stages[BEFORE_LAYOUTS]
     known = {node.output for node in planned.nodes}
-    merges = tuple(merge_candidates(stages[BEFORE_MERGING]))
     kernels = GroupKernels(optimised, numerics.rounds_each)
     chains = chain_candidates(kernels, target, known)
-    return GraphSites(planned, optimised, merges, chains)
+    return GraphSites(planned, optimised, chains)
 
 
 def verify_plan(

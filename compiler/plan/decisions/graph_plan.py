@@ -6,7 +6,6 @@ without a decision, is what they do alone. Printed, it reads like
 
     layout conv1 NCHW16c
     chain depthwise4
-    merged query key value
 
 Passes apply decisions, each those of its kind, and raise `PlanError` for one that does not fit the
 graph; so a plan that was applied is legal, whoever wrote it.
@@ -24,7 +23,7 @@ PLAIN = 0
 """The block of values that lie in rows, NCHW."""
 
 
-RETIRED = frozenset(("separate", "spelled"))
+RETIRED = frozenset(("merged", "separate", "spelled"))
 """Kinds of decisions that records of earlier versions may have: the rules decide there again."""
 
 
@@ -38,11 +37,6 @@ class Layout:
     kind: ClassVar[str] = "layout"
     value: str
     block: int
-
-    @property
-    def values(self) -> tuple[str, ...]:
-        """The value alone."""
-        return (self.value,)
 
     def __post_init__(self) -> None:
         if self.block < 0 or self.block == 1:
@@ -62,32 +56,12 @@ class Chain:
     kind: ClassVar[str] = "chain"
     value: str
 
-    @property
-    def values(self) -> tuple[str, ...]:
-        """The value alone."""
-        return (self.value,)
-
     def __str__(self) -> str:
         return f"chain {self.value}"
 
 
-@dataclass(frozen=True, slots=True)
-class Merged:
-    """The contractions of these results read the same data and run as one kernel."""
-
-    kind: ClassVar[str] = "merged"
-    values: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        if len(set(self.values)) != len(self.values) or len(self.values) < 2:
-            raise PlanError(f"{self.values} are not two or more results that can be merged")
-
-    def __str__(self) -> str:
-        return f"merged {' '.join(self.values)}"
-
-
-Decision: TypeAlias = Layout | Chain | Merged
-_D = TypeVar("_D", Layout, Chain, Merged)
+Decision: TypeAlias = Layout | Chain
+_D = TypeVar("_D", Layout, Chain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +75,9 @@ class GraphPlan:
         object.__setattr__(self, "decisions", ordered)
         seen: set[tuple[str, str]] = set()
         for decision in ordered:
-            for value in decision.values:
-                if (decision.kind, value) in seen:
-                    raise PlanError(f"the plan decides {decision.kind} of {value!r} twice")
-                seen.add((decision.kind, value))
+            if (decision.kind, decision.value) in seen:
+                raise PlanError(f"the plan decides {decision.kind} of {decision.value!r} twice")
+            seen.add((decision.kind, decision.value))
 
     def of(self, kind: type[_D]) -> Iterator[_D]:
         """The decisions of one kind."""
@@ -112,12 +85,8 @@ class GraphPlan:
 
     def with_decisions(self, *decisions: Decision) -> GraphPlan:
         """The plan with these too; they replace what was decided of the same values."""
-        new = {(item.kind, value) for item in decisions for value in item.values}
-        kept = (
-            item
-            for item in self.decisions
-            if not any((item.kind, value) in new for value in item.values)
-        )
+        new = {(item.kind, item.value) for item in decisions}
+        kept = (item for item in self.decisions if (item.kind, item.value) not in new)
         return GraphPlan((*kept, *decisions))
 
     def to_json(self) -> list[dict[str, Any]]:
@@ -145,8 +114,6 @@ DEFAULT_PLAN = GraphPlan()
 def _to_json(decision: Decision) -> dict[str, Any]:
     named: dict[str, Any] = {"decide": decision.kind}
     match decision:
-        case Merged(values):
-            return {**named, "values": list(values)}
         case Layout(value, block):
             return {**named, "value": value, "block": block}
         case Chain(value):
@@ -160,9 +127,6 @@ def _is_retired(value: object) -> bool:
 def _from_json(value: object) -> Decision:
     given = dict(value) if isinstance(value, dict) else {}
     match given.pop("decide", None), given:
-        case "merged", {"values": list(values), **others} if not others:
-            if all(isinstance(name, str) for name in values):
-                return Merged(tuple(values))
         case "layout", {"value": str(name), "block": int(block), **others} if not others:
             return Layout(name, block)
         case "chain", {"value": str(name), **others} if not others:

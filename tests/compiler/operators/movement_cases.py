@@ -72,16 +72,6 @@ def _slices() -> Iterator[Case]:
         )
 
 
-def _channels() -> Iterator[Case]:
-    x = array(2, (2, 7, 3, 5))
-    for start, count in ((0, 7), (2, 3), (6, 1)):
-        expected = _constant(x[:, start : start + count])
-        yield case(f"{start}", "channels", [x], expected, start=start, count=count)
-    blocked = array(3, (2, 3, 3, 5, 4))
-    taken = _constant(blocked[:, 1:3])
-    yield case("blocked", "channels", [blocked], taken, start=4, count=7, layout="NCHWc")
-
-
 def _repeats() -> Iterator[Case]:
     x = array(3, (1, 7, 1))
     for shape in ((2, 7, 3), (1, 1, 13), (5, 1, 1, 1), (7, 1)):
@@ -398,7 +388,6 @@ def movement_cases() -> list[Case]:
     return [
         *_shapes(),
         *_slices(),
-        *_channels(),
         *_repeats(),
         *_pads(),
         *_gathers(),

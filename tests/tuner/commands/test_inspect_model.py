@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from tests.tuner.building.test_recorded_plan import PLAIN_CONV, Setting
-from tests.tuner.plans.branch_net import branch_net
+from tests.tuner.plans.chain_net import chain_net
 from tunefarm.compiler.errors import SettingsError
 from tunefarm.compiler.loops.printer import format_loops
 from tunefarm.compiler.pipeline import STAGES, kernels_of
@@ -100,14 +100,17 @@ def shown(setting: Setting, stage: str = "plan") -> str:
 
 
 def test_plan_without_records_is_that_of_the_rules(setting: Setting) -> None:
-    onnx.save(branch_net(), setting.model)
-    settings = load_settings(None, {"search.plan": "rules"}, environment={})
+    onnx.save(chain_net(), setting.model)
+    values = {"search.plan": "rules", "compile.target": "x86-64-v4"}
+    settings = load_settings(None, values, environment={})
     text = inspect_model(setting.model, "plan", settings)
     assert text.splitlines() == [
         "as the rules decide",
         "",
-        "# could be merged as well",
-        "merged a b",
+        "# could be chained as well",
+        "chain a",
+        "chain c",
+        "chain a, chain c",
     ]
 
 
@@ -137,9 +140,9 @@ def test_plan_has_no_kernels(setting: Setting) -> None:
 
 
 def test_plan_without_a_database_is_what_an_untuned_build_takes(tmp_path: Path) -> None:
-    model = tmp_path / "heads.onnx"
-    onnx.save(branch_net(), model)
-    settings = load_settings(None, {"compile.target": "sapphirerapids"}, environment={})
+    model = tmp_path / "chain.onnx"
+    onnx.save(chain_net(), model)
+    settings = load_settings(None, {"compile.target": "x86-64-v4"}, environment={})
     text = inspect_model(str(model), "plan", settings)
     assert text.startswith("# by estimates, without a database")
-    assert "\nmerged a b" in text
+    assert "\nchain a" in text

@@ -10,12 +10,12 @@ import onnx
 import pytest
 
 from tests.targets import target_named
-from tests.tuner.plans.branch_net import branch_net
+from tests.tuner.plans.chain_net import chain_net
 from tunefarm.compiler.errors import LoweringError, MeasureError
 from tunefarm.compiler.graph.serialize import structural_hash
 from tunefarm.compiler.kernels.serialize import kernel_from_json
 from tunefarm.compiler.plan.choices.estimate import Estimator
-from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan, Layout, Merged
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, Chain, GraphPlan, Layout
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.schedule.spaces import SpaceCache
 from tunefarm.configs.settings import load_settings
@@ -92,7 +92,7 @@ class Setting:
         self.settings = load_settings(
             "ci", {"search.plan": "search", **(values or {})}, environment={}
         )
-        onnx.save(branch_net() if model is None else model, folder / "tiny.onnx")
+        onnx.save(chain_net() if model is None else model, folder / "tiny.onnx")
         self.graph = import_model(folder / "tiny.onnx")
         self.hash = structural_hash(self.graph)
         self.ratio = 0.5
@@ -146,10 +146,10 @@ def setting(tmp_path: Path, store: Store) -> Setting:
 def test_a_plan_that_is_confirmed_is_chosen_and_recorded(setting: Setting) -> None:
     assert setting.choose()
     choice = setting.plans.chosen[TARGET.key]
-    assert choice.plan == GraphPlan((Merged(("a", "b")),))
+    assert choice.plan == GraphPlan((Chain("a"),))
     assert choice.speedup == pytest.approx(2.0) and choice == setting.recorded()
     assert "2.00x faster than the rules, 1.98-2.02, confirmed" in str(choice)
-    assert choice.described == "merged a b" and choice.notes == ()
+    assert choice.described == "chain a" and choice.notes == ()
     assert setting.plans.of(TARGET) == choice.plan
 
 
@@ -238,7 +238,7 @@ def test_the_rules_decide_where_the_settings_say_so(tmp_path: Path, store: Store
     setting = Setting(tmp_path, store, {"search.plan": "rules"})
     record_plan(
         store,
-        GraphChoice(GraphPlan((Merged(("a", "b")),))),
+        GraphChoice(GraphPlan((Chain("a"),))),
         "t",
         setting.hash,
         setting.settings,
@@ -266,7 +266,7 @@ def test_a_plan_that_is_the_build_of_the_rules_is_unchanged_and_not_taken(
 ) -> None:
     setting.latency = ModelLatency(1e-3, 1e-3, 0.0, 0.0, 1.0, 1.0, 1.0)
     assert not setting.choose()
-    assert "plan: merged a b is the build of the rules, unchanged" in setting.said
+    assert "plan: chain a is the build of the rules, unchanged" in setting.said
     assert not any("1.00x" in text for text in setting.said)
 
 
@@ -278,7 +278,7 @@ def test_a_plan_that_cannot_be_built_is_told_and_not_taken(
 
     monkeypatch.setattr(ModelBuilds, "compile", fail)
     assert not setting.choose()
-    assert "plan: merged a b is not taken: no such loop" in setting.said
+    assert "plan: chain a is not taken: no such loop" in setting.said
 
 
 def test_a_confirmed_choice_has_the_bounds_of_its_speed_up() -> None:

@@ -12,7 +12,6 @@ from tunefarm.compiler.plan.decisions.graph_plan import (
     Chain,
     GraphPlan,
     Layout,
-    Merged,
 )
 from tunefarm.tuner.records.graph_choice import GraphChoice, described
 
@@ -71,12 +70,12 @@ def test_layouts_are_told_from_where_to_where() -> None:
         (
             *(Layout(name, 24) for name in "abd"),
             Layout("c", 0),
-            Merged(("q", "k")),
+            Chain("q"),
         )
     )
     order = ("a", "b", "c", "d", "e", "q", "k")
     found = described(plan, order, dict.fromkeys(order, 48))
-    assert found == "NCHW24c from a to b, NCHW at c, NCHW24c at d, merged q k"
+    assert found == "NCHW24c from a to b, NCHW at c, NCHW24c at d, chain q"
     assert described(PLAN, ("conv1", "add7"), {"conv1": 24, "add7": 24}).startswith(
         "NHWC24 from conv1 to add7, chain"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.benchmarks.chains import residual
 from tests.compiler.graph.graph_helpers import GraphMaker
 from tunefarm.compiler.errors import PlanError
 from tunefarm.compiler.graph.ir import Graph
@@ -16,9 +17,9 @@ from tunefarm.compiler.plan.decisions.graph_plan import (
     Decision,
     GraphPlan,
     Layout,
-    Merged,
 )
 from tunefarm.compiler.target import host_target
+from tunefarm.compiler.types.dtypes import DType
 
 TARGET = host_target()
 
@@ -33,25 +34,10 @@ def network() -> Graph:
     return maker.graph(maker.node("mul", y, maker.node("sigmoid", y)))
 
 
-def branches() -> Graph:
-    """conv_0 and conv_1 read the same data."""
-    maker = GraphMaker()
-    x = maker.input(1, 16, 6, 6)
-    weights = (maker.weights(32, 16, 3, 3) for _ in range(2))
-    first, other = (maker.node("conv", x, weight, pads=(1,) * 4) for weight in weights)
-    return maker.graph(maker.node("mul", first, other))
-
-
 def test_sites_of_a_network() -> None:
     sites = graph_sites(network(), TARGET)
     assert [node.output for node in sites.planned.nodes] == ["conv_0", "relu_1", "conv_2", "mul_4"]
-    assert not sites.merges and not sites.chains
-
-
-def test_what_is_merged_is_still_a_site() -> None:
-    merged = Merged(("conv_0", "conv_1"))
-    for plan in (DEFAULT_PLAN, GraphPlan((merged,))):
-        assert graph_sites(branches(), TARGET, plan=plan).merges == (merged,)
+    assert not sites.chains
 
 
 @pytest.mark.parametrize("plan", [DEFAULT_PLAN, GraphPlan((Layout("conv_0", PLAIN),))])
@@ -77,16 +63,7 @@ def test_build_says_what_the_verifier_says(decision: Decision, said: str) -> Non
 
 
 def test_what_could_be_decided_is_told_once_for_places_that_look_alike() -> None:
-    maker = GraphMaker()
-    y = maker.input(1, 16, 6, 6)
-    for _ in range(3):
-        weights = (maker.weights(16, 16, 3, 3) for _ in range(2))
-        first, other = (maker.node("conv", y, weight, pads=(1,) * 4) for weight in weights)
-        y = maker.node("mul", first, other)
-    graph, merged = maker.graph(y), GraphPlan((Merged(("conv_0", "conv_1")),))
-    assert graph_sites(graph, TARGET).undecided(DEFAULT_PLAN).splitlines() == [
-        "# could be merged as well",
-        "merged conv_0 conv_1 (3 alike)",
-    ]
-    assert graph_sites(graph, TARGET, plan=merged).undecided(merged).endswith("(2 alike)")
+    block = residual(112, 16, 96, 32, 2, TARGET.lanes(DType.F32))
+    said = graph_sites(block.graph, TARGET).undecided(DEFAULT_PLAN).splitlines()
+    assert said[0] == "# could be chained as well" and said[1].startswith("chain ")
     assert graph_sites(network(), TARGET).undecided(DEFAULT_PLAN) == ""

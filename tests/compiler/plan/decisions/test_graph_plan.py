@@ -5,27 +5,15 @@ from __future__ import annotations
 import pytest
 
 from tunefarm.compiler.errors import PlanError
-from tunefarm.compiler.plan.decisions.graph_plan import (
-    DEFAULT_PLAN,
-    Chain,
-    GraphPlan,
-    Layout,
-    Merged,
-)
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, Chain, GraphPlan, Layout
 
-EVERY = GraphPlan(
-    (
-        Layout("conv", 16),
-        Chain("dw"),
-        Merged(("q", "k", "v")),
-    )
-)
+EVERY = GraphPlan((Layout("conv", 16), Chain("dw")))
 
 
 def test_plan_prints_its_decisions_in_one_order() -> None:
     backwards = GraphPlan(EVERY.decisions[::-1])
     assert backwards == EVERY
-    assert str(EVERY) == "chain dw\nlayout conv NCHW16c\nmerged q k v"
+    assert str(EVERY) == "chain dw\nlayout conv NCHW16c"
     assert str(DEFAULT_PLAN) == "as the rules decide"
 
 
@@ -33,30 +21,28 @@ def test_json_gives_the_plan_back() -> None:
     assert GraphPlan.from_json(EVERY.to_json()) == EVERY
 
 
-@pytest.mark.parametrize("kind", ["separate", "spelled"])
-def test_decisions_of_a_kind_that_is_no_more_are_left_out(kind: str) -> None:
-    retired = {"decide": kind, "value": "add"}
+@pytest.mark.parametrize(
+    "retired",
+    [
+        {"decide": "separate", "value": "add"},
+        {"decide": "spelled", "value": "add"},
+        {"decide": "merged", "values": ["box", "class"]},
+    ],
+)
+def test_decisions_of_a_kind_that_is_no_more_are_left_out(retired: object) -> None:
     assert GraphPlan.from_json([*EVERY.to_json(), retired]) == EVERY
     assert GraphPlan.from_json([retired]) == DEFAULT_PLAN
 
 
 def test_new_decisions_replace_those_of_the_same_values() -> None:
-    changed = EVERY.with_decisions(Layout("conv", 0), Merged(("q", "k")))
+    changed = EVERY.with_decisions(Layout("conv", 0))
     assert Layout("conv", 16) not in changed.decisions
-    assert list(changed.of(Merged)) == [Merged(("q", "k"))]
     assert list(changed.of(Chain)) == [Chain("dw")]
 
 
-@pytest.mark.parametrize(
-    "decisions",
-    [
-        (Layout("conv", 8), Layout("conv", 16)),
-        (Merged(("a", "b")), Merged(("b", "c"))),
-    ],
-)
-def test_contradictions_are_refused(decisions: tuple[Layout | Merged, ...]) -> None:
+def test_contradictions_are_refused() -> None:
     with pytest.raises(PlanError, match="twice"):
-        GraphPlan(decisions)
+        GraphPlan((Layout("conv", 8), Layout("conv", 16)))
 
 
 @pytest.mark.parametrize(
@@ -67,8 +53,6 @@ def test_contradictions_are_refused(decisions: tuple[Layout | Merged, ...]) -> N
         [{"decide": "layout", "value": "x"}],
         [{"decide": "layout", "value": "x", "block": 1}],
         [{"decide": "layout", "value": "x", "block": -8}],
-        [{"decide": "merged", "values": ["x"]}],
-        [{"decide": "merged", "values": ["x", 3]}],
         [{"decide": "chain", "value": 3}],
         [{"decide": "chain", "value": "x", "more": 1}],
         [{"decide": "nothing", "value": "x"}],
