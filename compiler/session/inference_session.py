@@ -13,8 +13,10 @@ database).
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import warnings
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -115,7 +117,7 @@ class InferenceSession:
         self._options = SessionOptions() if sess_options is None else sess_options
         self._threads = threads_of(self._options)
         self._inputs_fixed = inputs
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: str | None = None  # of a model that was given as bytes
         self._executor: ThreadPoolExecutor | None = None
         self.builds: BuildsBySize | None = None
         self._executable: Executable | None = None
@@ -163,8 +165,9 @@ class InferenceSession:
 
     def _open(self, given: str | PathLike[str] | bytes, shapes: Shapes) -> None:
         if isinstance(given, bytes | bytearray | memoryview):
-            self._folder = tempfile.TemporaryDirectory(prefix="tunefarm-session-")
-            path = str(Path(self._folder.name) / "model")
+            self._folder = tempfile.mkdtemp(prefix="tunefarm-session-")
+            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+            path = str(Path(self._folder) / "model")
             Path(path).write_bytes(given)
         else:
             path = fspath(given)
@@ -176,7 +179,7 @@ class InferenceSession:
                 )
             self._executable = load(path, self._threads)
             return
-        name = path if self._folder is None else "the model"  # that was given as bytes
+        name = path if self._folder is None else "the model"
         model = None if shapes or self._inputs_fixed else _read(path)
         if model is None or not model.is_open:
             self._executable, note = with_computed_bounds(

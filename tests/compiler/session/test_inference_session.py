@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import tempfile
 import warnings
 from collections.abc import Mapping
 from functools import partial
@@ -341,6 +343,20 @@ def test_models_and_artefacts_come_as_bytes(tmp_path: Path) -> None:
     for given in (sized, bytearray(sized), (tmp_path / "m.tuned").read_bytes()):
         results = InferenceSession(given).run(["sum"], FEED)
         np.testing.assert_array_equal(results[0], X + Y)
+
+
+@pytest.mark.filterwarnings(
+    "ignore::tunefarm.compiler.errors.UntunedWarning", "error::ResourceWarning"
+)
+def test_the_file_of_a_model_of_bytes_goes_with_its_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    session = InferenceSession(arithmetic().SerializeToString())
+    assert len(list(tmp_path.iterdir())) == 1
+    del session
+    gc.collect()
+    assert not list(tmp_path.iterdir())
 
 
 def _saved(folder: Path) -> Path:
