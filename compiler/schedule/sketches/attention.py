@@ -112,6 +112,15 @@ class AttentionContext:
         return tuple(axis.name for axis in self.parts.batch)
 
     @property
+    def reads_cache(self) -> bool:
+        """Whether so many keys are there as a run says, as in a cache that comes from memory.
+
+        Others were computed just before.
+        """
+        parts = self.parts
+        return parts.keys.extent > FEW_KEYS and (parts.exists is not None or bool(parts.seen))
+
+    @property
     def rows(self) -> str:
         """The name of the axis of queries."""
         return self.parts.queries.name
@@ -181,7 +190,7 @@ def default_tiles(
     fitting = [size for size in queries if size * row * CACHE_SHARE <= target.l2_bytes]
     if context.facts.threads > 1:
         stacks, threads = math.prod(axis.extent for axis in parts.batch), context.facts.threads
-        few = parts.keys.extent > FEW_KEYS and parts.queries.extent <= max(r for r, _ in values)
+        few = context.reads_cache and parts.queries.extent <= max(rows for rows, _ in values)
 
         def shared(size: int) -> bool:
             # Each block of queries reads all keys and values, which few of them wait for.
@@ -279,7 +288,8 @@ def _sketch(name: str, context: AttentionContext, target: Target) -> tuple[Sketc
     if once and extent > FEW_KEYS and streams(context):
         # They come from memory, and products of few queries wait for each of them. All keys of a
         # tile are turned before it is computed: what is just ahead of them comes too late.
-        choices.append((Choice("prefetch", PREFETCH_DISTANCES), PREFETCH_DISTANCES[-1]))
+        ahead = PREFETCH_DISTANCES[-1 if context.reads_cache else 1]
+        choices.append((Choice("prefetch", PREFETCH_DISTANCES), ahead))
     if context.facts.threads > 1:
         choices.append((Choice("chunks", CHUNKS), 2))
     sketch = Sketch.planned(name, choices, lambda values: _Candidates(context, values))
@@ -359,7 +369,7 @@ class _Candidates(AttentionSteps):
         where = "parallel" if len(shared) > 1 else outer[-1]
         ahead = self.values.integers("prefetch").item()
         names = streams(context) if ahead else []
-        copied = context.parts.key.buffer if self.in_tiles else ""
+        copied = context.parts.key.buffer if self.in_tiles and context.reads_cache else ""
         return [
             *(Prefetch(name, ahead) for name in names if name != copied),
             BlockAttention(self.keys.item(), context.lanes, context.online),
