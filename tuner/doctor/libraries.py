@@ -1,11 +1,10 @@
-"""Whether the libraries that the package asks for are here, in these versions, and can be
-imported."""
+"""Whether the libraries that the package asks for are here and can be imported."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires, version
 
 from tunefarm.measure.sandbox.isolated import ask_isolated
@@ -14,132 +13,64 @@ from tunefarm.tuner.doctor.checkup import Finding, Question, ok, problem, warnin
 DISTRIBUTION = "tunefarm"
 _IMPORT_SECONDS = 60.0
 _AT_ONCE = 2  # libraries
-_FOR_DEVELOPERS = ("test", "docs")  # extras that are not looked at
-NOT_MISSED = ("bench", "postgresql")
-"""Extras of the package whose libraries nobody misses who does not know."""
-
-
-@dataclass(frozen=True, slots=True)
-class Library:
-    """A library that is asked for: its version here ("" if it is not there), and the bound."""
-
-    name: str
-    bound: str
-    version: str
-    extra: str = ""
-    module: str = ""
-    rivals: tuple[str, ...] = ()
-    """Other installed distributions of the same module: files of one replace those of the other."""
-
-    @property
-    def fits(self) -> bool:
-        """Whether the version is within the bound."""
-        from packaging.specifiers import SpecifierSet
-
-        return SpecifierSet(self.bound).contains(self.version, prereleases=True)
-
-
-def libraries(
-    requirements: Iterable[str],
-    versions: Mapping[str, str],
-    modules: Mapping[str, Sequence[str]],
-) -> list[Library]:
-    """What a package's metadata asks for, with the `versions` that are installed; of a library
-    that several extras have, the first. What developers need is left out.
-
-    `modules` has the distributions of each top-level module that is installed.
-    """
-    from packaging.requirements import Requirement
-    from packaging.utils import canonicalize_name
-
-    owners = {
-        module: {canonicalize_name(name) for name in names} for module, names in modules.items()
-    }
-
-    found: dict[str, Library] = {}
-    for text in requirements:
-        requirement = Requirement(text)
-        marker = str(requirement.marker or "")
-        extra = marker.partition("extra ==")[2].strip().strip("\"'") if marker else ""
-        if extra in _FOR_DEVELOPERS:
-            continue
-        version = versions.get(requirement.name, "")
-        own = canonicalize_name(requirement.name)
-        usual = requirement.name.replace("-", "_")
-        here = [module for module, names in owners.items() if own in names]
-        here.sort(key=lambda module: (module.startswith("_"), module))  # _re2 is within re2
-        module = usual if usual in here or not here else here[0]
-        library = Library(
-            requirement.name,
-            str(requirement.specifier),
-            version,
-            extra,
-            module,
-            tuple(sorted(owners.get(module, {own}) - {own})),
-        )
-        if requirement.name not in found or not extra:
-            found[requirement.name] = library
-    return list(found.values())
-
-
-def check_libraries(question: Question) -> list[Finding]:
-    """Whether what the package asks for is there, in these versions, and can be imported."""
-    try:
-        requirements = requires(DISTRIBUTION) or []
-    except PackageNotFoundError:
-        text = "tunefarm is not installed: which versions it needs is not known"
-        return [warning("libraries", text, "pip install tunefarm, or pip install . in its sources")]
-    versions = {}
-    for library in libraries(requirements, {}, {}):
-        try:
-            versions[library.name] = version(library.name)
-        except PackageNotFoundError:
-            continue
-    modules = packages_distributions()
-    return judge_libraries(libraries(requirements, versions, modules), import_failures)
-
+_OF_AN_EXTRA = "extra =="
+_SEPARATORS = re.compile(r"[-_.]+")
 
 Failures = Callable[[Sequence[str]], Mapping[str, str]]
 """Why modules cannot be imported, by name; those that can be are left out."""
 
 
-def judge_libraries(asked: Iterable[Library], failures: Failures) -> list[Finding]:
-    """What is missing, broken or older than it may be, a line each; one line for all the others."""
-    needed = [library for library in asked if library.version or library.extra not in NOT_MISSED]
-    broken = failures([item.module for item in needed if item.version])
-    found = [_judged(library, broken.get(library.module, "")) for library in needed]
-    wrong = [finding for finding in found if finding is not None]
-    right = {
-        library.name: library.version
-        for library, finding in zip(needed, found, strict=True)
-        if finding is None
-    }
-    description = ", ".join(f"{name} {version}" for name, version in sorted(right.items()))
-    return [*wrong, *([ok("libraries", description, versions=right)] if right else [])]
+def check_libraries(question: Question) -> list[Finding]:
+    """Whether what the package asks for, without its extras, is there and can be imported."""
+    try:
+        requirements = requires(DISTRIBUTION) or []
+    except PackageNotFoundError:
+        text = "tunefarm is not installed: which libraries it needs is not known"
+        return [warning("libraries", text, "pip install tunefarm, or pip install . in its sources")]
+    return judge_libraries(requirements, _installed, packages_distributions(), import_failures)
 
 
-def _judged(library: Library, failure: str) -> Finding | None:
-    """What is wrong with a library; None if nothing is."""
-    name, asked = library.name, f"{library.name}{library.bound}"
-    install = f"pip install '{asked}'"
-    if not library.version and library.extra:
-        what = f"{name} is not installed (extra {library.extra})"
-        return warning("libraries", what, f"pip install 'tunefarm[{library.extra}]'", library=name)
-    if not library.version:
-        return problem("libraries", f"{name} is not installed", install, library=name)
-    if failure:
-        what = f"{name} {library.version} cannot be imported: {failure}"
-        return problem("libraries", what, f"pip install --force-reinstall '{asked}'", library=name)
-    if library.version and library.rivals:
-        both = " ".join([*library.rivals, name])
-        what = f"{' and '.join(library.rivals)} is installed as well as {name}: each replaces files"
-        what += f" of the other's module {library.module}"
-        advice = f"pip uninstall --yes {both} && {install}"
-        return warning("libraries", what, advice, library=name)
-    if not library.fits:
-        what = f"{name} {library.version} is not {library.bound}, which was tested"
-        return warning("libraries", what, install, library=name)
-    return None
+def _installed(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+def judge_libraries(
+    requirements: Sequence[str],
+    installed: Callable[[str], str],
+    modules: Mapping[str, Sequence[str]],
+    failures: Failures,
+) -> list[Finding]:
+    """What is missing or broken of these requirements, a line each; one line for all the others.
+
+    `installed` is the version of a library, "" if it is not there; `modules` has the libraries of
+    each top-level module.
+    """
+    asked = [text for text in requirements if _OF_AN_EXTRA not in text]
+    names = [found[0] for text in asked if (found := re.match(r"[\w.-]+", text))]
+    versions = {name: installed(name) for name in names}
+    imported: dict[str, str] = {}
+    for module, owners in sorted(modules.items()):  # re2 behind _re2, which is within it
+        imported |= dict.fromkeys(map(_normal, owners), module)
+    module_of = {name: imported.get(_normal(name), name.replace("-", "_")) for name in names}
+    broken = failures([module_of[name] for name in names if versions[name]])
+    found: list[Finding] = []
+    for name in names:
+        why = broken.get(module_of[name], "")
+        if not versions[name] or why:
+            what = f"{versions[name]} cannot be imported: {why}" if why else "is not installed"
+            advice = f"pip install {'--force-reinstall ' if why else ''}{name}"
+            found.append(problem("libraries", f"{name} {what}", advice, library=name))
+    wrong = {finding.facts["library"] for finding in found}
+    right = {name: text for name, text in versions.items() if name not in wrong}
+    description = ", ".join(f"{name} {text}" for name, text in sorted(right.items()))
+    return [*found, *([ok("libraries", description, versions=right)] if right else [])]
+
+
+def _normal(name: str) -> str:
+    return _SEPARATORS.sub("-", name).lower()
 
 
 def import_failures(names: Sequence[str]) -> dict[str, str]:

@@ -1,76 +1,51 @@
-"""Libraries against what the package asks for, and whose command is found."""
+"""Libraries that the package asks for, and whose command is found."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tunefarm.tuner.doctor.checks import is_ours
-from tunefarm.tuner.doctor.checkup import Grade
-from tunefarm.tuner.doctor.libraries import judge_libraries, libraries
+from tunefarm.tuner.doctor.checkup import Finding, Grade
+from tunefarm.tuner.doctor.libraries import judge_libraries
 
-ASKED = (
-    "numpy>=2.4",
-    "ray>=2.60",
-    "psycopg[binary]>=3.3; extra == 'postgresql'",
-    'pytest>=9; extra == "test"',
-    'xgboost-cpu>=3.2; extra == "tuning"',
-)
-FITTING = {"numpy": "2.4.1", "ray": "2.60.0", "psycopg": "3.3", "xgboost-cpu": "3.10"}
-
-
-MODULES = {"numpy": ["numpy"], "ray": ["ray"], "psycopg": ["psycopg"], "xgboost": ["xgboost-cpu"]}
+ASKED = ("numpy>=2.4", "ray>=2.60", "xgboost-cpu>=3.2", 'pytest>=9; extra == "test"')
+VERSIONS = {"numpy": "2.4.1", "ray": "2.60.0", "xgboost-cpu": "3.10"}
+MODULES = {
+    "numpy": ["numpy"],
+    "ray": ["ray"],
+    "xgboost": ["XGBoost_CPU"],
+    "_boost": ["xgboost-cpu"],
+}
 
 
 def judged(
-    versions: dict[str, str],
-    broken: dict[str, str] | None = None,
-    modules: dict[str, list[str]] = MODULES,
-) -> dict[str, Grade]:
-    found = judge_libraries(libraries(ASKED, versions, modules), lambda names: broken or {})
-    return {str(f.facts.get("library", "all")): f.grade for f in found}
+    versions: Mapping[str, str], broken: Mapping[str, str] | None = None
+) -> tuple[list[Finding], list[str]]:
+    """What is found, and the modules that were imported."""
+    imported: list[str] = []
+
+    def failures(names: Sequence[str]) -> Mapping[str, str]:
+        imported.extend(names)
+        return broken or {}
+
+    return judge_libraries(ASKED, lambda name: versions.get(name, ""), MODULES, failures), imported
 
 
-def test_what_fits_is_one_line_and_what_developers_need_is_left_out() -> None:
-    (finding,) = judge_libraries(libraries(ASKED, FITTING, MODULES), lambda names: {})
-    assert finding.grade is Grade.OK
-    assert finding.facts["versions"] == FITTING
+def test_what_is_there_is_one_line_and_extras_are_left_out() -> None:
+    (finding,), imported = judged(VERSIONS)
+    assert finding.grade is Grade.OK and finding.facts["versions"] == VERSIONS
+    assert imported == ["numpy", "ray", "xgboost"]  # a private module is within another
 
 
-def test_what_is_missing_too_old_or_broken_has_a_line() -> None:
-    assert judged({**FITTING, "numpy": ""}) == {"numpy": Grade.PROBLEM, "all": Grade.OK}
-    assert judged({**FITTING, "numpy": "1.26"}) == {"numpy": Grade.WARNING, "all": Grade.OK}
-    broken = judged(FITTING, {"ray": "SIGILL"})
-    assert broken == {"ray": Grade.PROBLEM, "all": Grade.OK}
-
-
-def test_extras_are_missed_by_those_who_may_not_know_them_alone() -> None:
-    without = judged({**FITTING, "psycopg": "", "xgboost-cpu": ""})
-    assert without == {"xgboost-cpu": Grade.WARNING, "all": Grade.OK}
-
-
-def test_a_library_is_imported_by_the_name_of_its_module() -> None:
-    asked: list[str] = []
-
-    def nothing_fails(names: Sequence[str]) -> dict[str, str]:
-        asked.extend(names)
-        return {}
-
-    modules = {"_boost": ["xgboost-cpu"], **MODULES}  # a private one is within another
-    judge_libraries(libraries(ASKED, FITTING, modules), nothing_fails)
-    assert asked == ["numpy", "ray", "psycopg", "xgboost"]
-
-
-def test_two_distributions_of_one_module_are_a_warning_that_says_how_to_keep_one() -> None:
-    modules = {**MODULES, "xgboost": ["xgboost", "XGBoost_CPU"]}
-    found = judge_libraries(libraries(ASKED, FITTING, modules), lambda names: {})
-    (clash,) = [finding for finding in found if finding.grade is Grade.WARNING]
-    assert "xgboost is installed as well as xgboost-cpu" in clash.text
-    assert clash.advice.startswith("pip uninstall --yes xgboost xgboost-cpu && pip install")
-
-
-def test_a_development_version_counts() -> None:
-    assert judged({**FITTING, "numpy": "2.5.0.dev1"}) == {"all": Grade.OK}
+def test_what_is_missing_or_broken_has_a_line() -> None:
+    (missing, _), imported = judged({**VERSIONS, "numpy": ""})
+    assert (missing.grade, missing.text) == (Grade.PROBLEM, "numpy is not installed")
+    assert imported == ["ray", "xgboost"]
+    (broken, rest), _ = judged(VERSIONS, {"xgboost": "SIGILL"})
+    assert broken.text == "xgboost-cpu 3.10 cannot be imported: SIGILL"
+    assert broken.advice == "pip install --force-reinstall xgboost-cpu"
+    assert sorted(rest.facts["versions"]) == ["numpy", "ray"]
 
 
 def test_scripts_of_others_are_told_from_ours(tmp_path: Path) -> None:
