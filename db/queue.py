@@ -188,22 +188,6 @@ def trials_of_jobs(store: Store, jobs: Sequence[str]) -> int:
         return int(session.scalar(statement) or 0)
 
 
-def trials_of_kernels(store: Store, kernels: Sequence[str], threads: int) -> dict[str, int]:
-    """How many schedules a search has measured of each of these kernels, by workload key, for so
-    many threads; kernels without any are left out. Of several targets the one with most counts."""
-    count = func.count(schema.Trial.schedule_hash.distinct())
-    statement = (
-        select(schema.Workload.key, count)
-        .join(schema.Task, schema.Task.workload_id == schema.Workload.id)
-        .join(schema.Trial, schema.Trial.task_id == schema.Task.id)
-        .where(schema.Workload.key.in_(kernels), schema.Task.threads == threads)
-        .group_by(schema.Workload.key, schema.Task.id)
-        .order_by(count)
-    )
-    with store.reading() as session:
-        return {key: int(number) for key, number in session.execute(statement)}
-
-
 def _row(session: Session, id: str, *, to_change: bool = True) -> schema.QueueEntry:
     statement = select(schema.QueueEntry).filter_by(uid=id)
     row = session.scalar(statement.with_for_update() if to_change else statement)

@@ -24,7 +24,6 @@ from tunefarm.db.queue import (
     remove_entry,
     take_entry,
     trials_of_jobs,
-    trials_of_kernels,
 )
 from tunefarm.db.records import JobTask
 from tunefarm.db.store import Store
@@ -120,5 +119,3 @@ def test_jobs_of_a_process_and_their_trials(store: Store) -> None:
     assert jobs_of_process(store, os.getpid()) == []
     assert trials_of_jobs(store, [job]) == 2
     assert trials_of_jobs(store, []) == 0
-    assert trials_of_kernels(store, [KEY.workload, "none"], KEY.threads) == {KEY.workload: 3}
-    assert trials_of_kernels(store, [KEY.workload], KEY.threads + 1) == {}

@@ -27,7 +27,7 @@ from tunefarm.tuner.interrupt import exit_code, signals_held
 if TYPE_CHECKING:
     from tunefarm.db.queue import QueueEntry
     from tunefarm.db.store import Store
-    from tunefarm.tuner.queues.new_entries import Kernels, NewEntry
+    from tunefarm.tuner.queues.new_entries import NewEntry
     from tunefarm.tuner.queues.queue_runner import QueueRunner
     from tunefarm.tuner.queues.summary import QueueSummary
 
@@ -59,13 +59,7 @@ def jobs_add(
     ] = None,
     weight: Annotated[
         float | None,
-        option(
-            "--weight W",
-            "Share of the time relative to other entries, which have 1 [default: by expected "
-            "gain].",
-            min=0.001,
-            max=1000.0,
-        ),
+        option("--weight W", "Share of the time; others have 1.", min=0.001, max=1000.0),
     ] = None,
     minutes: Annotated[
         float | None,
@@ -83,7 +77,7 @@ def jobs_add(
     check_files(writes=[json], databases=[db])
     counts: list[int | None] = [*threads] if threads else [None]
     cpus: list[str | None] = [*targets] if targets else [None]
-    known: dict[str, Kernels] = {}
+    known: dict[str, int] = {}
     found = [
         _checked(name, count, target, context.args, weight, minutes, json, known)
         for name in model
@@ -107,7 +101,7 @@ def jobs_add(
     if json == "-":
         return
     for summary, options in added:
-        print(f"{summary.id[:8]}  {summary.name}: {len(options.kernels)} distinct kernels")
+        print(f"{summary.id[:8]}  {summary.name}: {options.kernel_count} distinct kernels")
     command = ["tune", "jobs", "run", "--until", "07:00", *([] if db is None else ["--db", db])]
     print(f"next: {shlex.join(command)}")
 
@@ -120,7 +114,7 @@ def _checked(
     weight: float | None,
     minutes: float | None,
     json: str | None,
-    known: dict[str, Kernels],
+    known: dict[str, int],
 ) -> NewEntry:
     """An entry with absolute paths, checked as its job will be."""
     from tunefarm.tuner.commands.options import parsed_tune, tune_options

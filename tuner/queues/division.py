@@ -3,14 +3,7 @@ functions.
 
 Every entry gets several turns, each a job that goes on where the last one ended, with its finalists
 and its whole model confirmed: whatever happens later, what a turn has won is there. The next turn
-goes where the model's speed-up is expected to grow fastest. Each model counts the same, a second of
-a slow one is worth no more than its share; `weight` says otherwise.
-
-The speed-up expected of a minute is the larger of what the last turn showed and of what may still
-be hoped for. Hope flattens like HOPE * untuned * t / (t + work), where `work` are the seconds that
-the entry's kernels want, and `untuned` the share of that for kernels that have few trials, of
-whatever job. (The idea of a gradient over tasks: Zheng et al., "Ansor", OSDI 2020, section 6;
-`tunefarm.tuner.search.budget` does the same within a job.)
+is of the entry that has had the least time for its weight.
 """
 
 from __future__ import annotations
@@ -22,9 +15,6 @@ from datetime import datetime, time, timedelta, tzinfo
 
 from tunefarm.configs.errors import SettingsError
 
-HOPE = 0.7  # log of the speed-up (two times) that tuning is hoped to bring to an untuned model
-FADE = 0.5  # the next turn brings so much of the last one's gain per second
-FLOOR = 0.5  # of an equal share of the time, which every entry gets whatever others promise
 TURNS = 4  # of each entry in a tuning session, about
 LONGEST_SECONDS = 1800.0  # of a turn
 UNLIMITED_SECONDS = 900.0  # of a turn where nothing says when the night ends
@@ -34,50 +24,23 @@ COMFORT = 2.5  # times as long as a turn must be, it should be, so that most of 
 
 
 @dataclass(frozen=True, slots=True)
-class PastTurn:
-    """What a turn took, and the log of the speed-up that it added."""
-
-    seconds: float
-    gain: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class OpenEntry:
     """An entry that has something to win, and where it stands.
 
-    `work` are the seconds that its kernels are thought to want, of which a share is `untuned`;
-    `least` those without which a turn is of no use. `left` are those of its own limit, None if it
-    has none.
+    `least` are the seconds without which a turn is of no use, `seconds` those of its turns so far.
+    `left` are those of its own limit, None if it has none.
     """
 
     id: str
-    work: float
     least: float
-    past: tuple[PastTurn, ...] = ()
-    weight: float | None = None
+    seconds: float = 0.0
+    weight: float = 1.0
     left: float | None = None
-    untuned: float = 1.0
-
-    @property
-    def seconds(self) -> float:
-        """What its turns took."""
-        return math.fsum(turn.seconds for turn in self.past)
 
 
 def least_seconds(kernels: int) -> float:
     """What a turn of a model with so many distinct kernels takes if it measures next to nothing."""
     return START_SECONDS + KERNEL_SECONDS * kernels
-
-
-def gain_rate(entry: OpenEntry) -> float:
-    """The log of the speed-up expected of one more second; infinity before the first turn."""
-    if not entry.past:
-        return math.inf
-    work, spent = entry.work, entry.seconds
-    hope = HOPE * entry.untuned * work / (work + spent) ** 2 if work > 0 else 0.0
-    last = entry.past[-1]
-    shown = FADE * last.gain / last.seconds if last.seconds > 0 else 0.0
-    return max(hope, shown)
 
 
 def next_turn(
@@ -91,23 +54,8 @@ def next_turn(
     fitting = [item for item in open_entries if left is None or _least(item) <= left]
     if not fitting:
         return None
-    chosen = _whose(fitting)
+    chosen = min(fitting, key=lambda item: item.seconds / item.weight)
     return chosen.id, _length(chosen, open_entries, left, night)
-
-
-def _whose(open_entries: Sequence[OpenEntry]) -> OpenEntry:
-    """New ones first; then by weights if any is given, else who is far behind, else who gains."""
-    new = [item for item in open_entries if not item.past]
-    if any(item.weight is not None for item in open_entries):
-        candidates = new or open_entries
-        return min(candidates, key=lambda item: item.seconds / (item.weight or 1.0))
-    if new:
-        return new[0]
-    behind = min(open_entries, key=lambda item: item.seconds)
-    equal = math.fsum(item.seconds for item in open_entries) / len(open_entries)
-    if behind.seconds < FLOOR * equal:
-        return behind
-    return max(open_entries, key=gain_rate)
 
 
 def _length(
@@ -116,25 +64,16 @@ def _length(
     wanted = COMFORT * _least(chosen)
     if left is None:
         return _within_limit(chosen, max(wanted, UNLIMITED_SECONDS))
-    new = [item for item in open_entries if not item.past and item.id != chosen.id]
+    new = [item for item in open_entries if not item.seconds and item.id != chosen.id]
     kept = min(math.fsum(map(_least, new)), left - _least(chosen))  # for those that had none yet
     fair = left / (len(new) + 1) if new else left
-    share = max(left, night) * _share(chosen, open_entries) / TURNS
+    weights = math.fsum(item.weight for item in open_entries)
+    share = max(left, night) * chosen.weight / weights / TURNS
     length = max(min(wanted, fair), min(share, LONGEST_SECONDS))
     length = _within_limit(chosen, min(max(length, _least(chosen)), left - kept))
     rest = left - length
     nothing_fits = all(rest < _least(item) for item in open_entries)
     return _within_limit(chosen, left) if nothing_fits else length
-
-
-def _share(chosen: OpenEntry, open_entries: Sequence[OpenEntry]) -> float:
-    """The share of the time that is left which the entry may count on: by weight if any is given,
-    else half of it equally and half by the work that is left to do."""
-    if any(item.weight is not None for item in open_entries):
-        return (chosen.weight or 1.0) / math.fsum(item.weight or 1.0 for item in open_entries)
-    work = math.fsum(item.work * item.untuned for item in open_entries)
-    equal = 1.0 / len(open_entries)
-    return equal if work <= 0 else 0.5 * equal + 0.5 * chosen.work * chosen.untuned / work
 
 
 def _within_limit(chosen: OpenEntry, seconds: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tunefarm.configs.errors import DatabaseError
@@ -24,7 +24,7 @@ class TurnRecord:
 
     `asked` seconds were given to it and it took `seconds`. Latencies are those of the whole model,
     seconds a run, confirmed at its end; `ratio` is tuned over untuned, bounded by `low` and `high`.
-    `gain` is the log of the speed-up that this turn has added. None: not known.
+    None: not known.
     """
 
     began: float
@@ -37,7 +37,6 @@ class TurnRecord:
     ratio: float | None = None
     low: float | None = None
     high: float | None = None
-    gain: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ class CurrentTurn:
 class EntryOptions:
     """The queue's own of an entry.
 
-    `kernels` are the model's, by workload key, each with the seconds that a trial of it may take.
+    `kernel_count` is how many distinct kernels the model has (0 in entries of earlier versions).
     `minutes` is what all its turns may take, `weight` its share of the time; None: not given.
     `failures` are those since its last good turn, `ended` says why a finished one is.
     """
@@ -63,7 +62,7 @@ class EntryOptions:
     numerics: str = "default"
     weight: float | None = None
     minutes: float | None = None
-    kernels: Mapping[str, float] = field(default_factory=dict)
+    kernel_count: int = 0
     jobs: tuple[str, ...] = ()
     turns: tuple[TurnRecord, ...] = ()
     failures: int = 0
@@ -126,13 +125,11 @@ def turn_of_result(
     latency = result.get("latency")
     if not isinstance(latency, Mapping):
         return turn
-    untuned, tuned = float(latency["untuned"]), float(latency["tuned"])
+    untuned = float(latency["untuned"])
     kept = latency.get("kept") or latency
     ratio, low, high = 1.0, 1.0, 1.0
     if not latency.get("unchanged"):
         ratio, low, high = (float(kept[name]) for name in ("ratio", "low", "high"))
-    former = latency.get("former")
-    gain = math.log(former / tuned) if former else -math.log(ratio)
     return replace(
         turn,
         untuned=untuned,
@@ -140,7 +137,6 @@ def turn_of_result(
         ratio=ratio,
         low=low,
         high=high,
-        gain=max(0.0, gain),
     )
 
 

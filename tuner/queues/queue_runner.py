@@ -39,14 +39,13 @@ from tunefarm.db.queue import (
     hold_entry,
     jobs_of_process,
     take_entry,
-    trials_of_kernels,
 )
 from tunefarm.db.records import EntryState
 from tunefarm.db.store import Store
 from tunefarm.db.work import close_lost_jobs
 from tunefarm.measure.sandbox.by_name import module_command
 from tunefarm.tuner.interrupt import interruptible, signals_held
-from tunefarm.tuner.queues.division import OpenEntry, PastTurn, least_seconds, next_turn
+from tunefarm.tuner.queues.division import OpenEntry, least_seconds, next_turn
 from tunefarm.tuner.queues.entry_options import (
     FAILED,
     GOOD,
@@ -185,8 +184,6 @@ LOOK_SECONDS = 1.0  # between two looks at which job a turn has begun
 POLL_SECONDS = 0.2
 WAIT_SECONDS = 1.0  # between two looks at what other runners do
 REMIND_SECONDS = 25.0  # between two lines about who is waited for
-TRIALS_WANTED = 32  # of a kernel; before that it counts as untuned
-LEAST_UNTUNED = 0.1  # share of an entry's work that is left when all its kernels have their trials
 TAIL_SECONDS = 2.0  # of the night, for the summary and what a turn's process takes to end
 LATE_SHARE = 0.01  # of the night: a turn that is so late is interrupted
 TOO_LATE_SHARE = 0.022  # and killed then
@@ -294,23 +291,10 @@ class QueueRunner:
 
     def _open_entry(self, item: QueueEntry) -> OpenEntry:
         options = options_of(item)
-        good = [turn for turn in options.turns if turn.end == GOOD]
-        past = tuple(PastTurn(turn.seconds, turn.gain or 0.0) for turn in good)
+        spent = math.fsum(turn.seconds for turn in options.turns if turn.end == GOOD)
         left = None if options.minutes is None else 60.0 * options.minutes - item.seconds
-        least = least_seconds(len(options.kernels))
-        work, untuned = self._work_of(options)
-        return OpenEntry(item.id, work, least, past, options.weight, left, untuned)
-
-    def _work_of(self, options: EntryOptions) -> tuple[float, float]:
-        """Seconds that the entry's kernels want, and the share of them that is for kernels with few
-        trials, whoever measured these."""
-        known = trials_of_kernels(self.store, list(options.kernels), options.threads)
-        work = math.fsum(TRIALS_WANTED * seconds for seconds in options.kernels.values())
-        untuned = math.fsum(
-            max(0, TRIALS_WANTED - known.get(key, 0)) * seconds
-            for key, seconds in options.kernels.items()
-        )
-        return work, max(LEAST_UNTUNED, untuned / work) if work > 0 else 1.0
+        least = least_seconds(options.kernel_count)
+        return OpenEntry(item.id, least, spent, options.weight or 1.0, left)
 
     def _turn(self, item: QueueEntry, seconds: float) -> None:
         """One turn of an entry that is ours."""
@@ -433,7 +417,7 @@ class QueueRunner:
         spent = item.seconds + turn.seconds
         last = [known for known in turns if known.end == GOOD][-NO_TRIALS:]
         limit = math.inf if options.minutes is None else 60.0 * options.minutes
-        if not ended and limit - spent < LEAST_SHARE * least_seconds(len(options.kernels)):
+        if not ended and limit - spent < LEAST_SHARE * least_seconds(options.kernel_count):
             ended = "its minutes used up"
         elif not ended and len(last) == NO_TRIALS and not any(known.measured for known in last):
             ended = "nothing more was measured"

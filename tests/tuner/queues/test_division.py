@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -14,11 +14,8 @@ from hypothesis import strategies as st
 
 from tunefarm.configs.errors import SettingsError
 from tunefarm.tuner.queues.division import (
-    FLOOR,
     LONGEST_SECONDS,
     OpenEntry,
-    PastTurn,
-    gain_rate,
     least_seconds,
     moment_of,
     next_turn,
@@ -27,62 +24,44 @@ from tunefarm.tuner.queues.division import (
 
 @dataclass(frozen=True)
 class Model:
-    """Tuned for t seconds its log speed-up is `most` * t / (t + work), of which a turn's first
-    `least` seconds bring nothing; it is done when it has `enough` of its most."""
+    """It is done once it was tuned for `work` seconds, of which a turn's first ones bring nothing;
+    `limit` is that of its own."""
 
-    most: float
-    work: float
+    work: float = math.inf
     kernels: int = 5
-    weight: float | None = None
+    weight: float = 1.0
     limit: float | None = None
-    enough: float = 1.0
-
-    def gained(self, seconds: float) -> float:
-        return self.most * seconds / (seconds + self.work)
 
 
 def simulate(
     models: Mapping[str, Model], night: float | None, most: int = 500
-) -> tuple[dict[str, list[PastTurn]], list[tuple[str, float]]]:
-    """The turns of each model in a night, and all in order."""
-    past: dict[str, list[PastTurn]] = {name: [] for name in models}
-    searched = dict.fromkeys(models, 0.0)
+) -> tuple[dict[str, list[float]], list[tuple[str, float]]]:
+    """The seconds of each model's turns in a night, and all in order."""
+    past: dict[str, list[float]] = {name: [] for name in models}
     order: list[tuple[str, float]] = []
     left = night
     while len(order) < most:
         open_entries = []
         for name, model in models.items():
-            spent = math.fsum(turn.seconds for turn in past[name])
-            done = model.gained(searched[name]) >= model.enough * model.most
+            spent, least = math.fsum(past[name]), least_seconds(model.kernels)
             own = None if model.limit is None else model.limit - spent
-            if done or (own is not None and own <= 1.0):
-                continue
-            least = least_seconds(model.kernels)
-            turns = tuple(past[name])
-            open_entries.append(OpenEntry(name, model.work, least, turns, model.weight, own))
+            done = spent - least * len(past[name]) >= model.work
+            if not done and (own is None or own > 1.0):
+                open_entries.append(OpenEntry(name, least, spent, model.weight, own))
         chosen = next_turn(open_entries, left, night or 0.0)
         if chosen is None:
             break
-        name, seconds = chosen
-        before = models[name].gained(searched[name])
-        searched[name] += max(0.0, seconds - least_seconds(models[name].kernels))
-        past[name].append(PastTurn(seconds, models[name].gained(searched[name]) - before))
+        past[chosen[0]].append(chosen[1])
         order.append(chosen)
-        left = None if left is None else left - seconds
+        left = None if left is None else left - chosen[1]
     return past, order
-
-
-def total(turns: Sequence[PastTurn]) -> float:
-    return math.fsum(turn.seconds for turn in turns)
 
 
 some_models = st.lists(
     st.builds(
         Model,
-        most=st.floats(0.01, 2.0),
-        work=st.floats(1.0, 5000.0),
+        work=st.one_of(st.floats(1.0, 5000.0), st.just(math.inf)),
         kernels=st.integers(1, 60),
-        enough=st.sampled_from([0.5, 0.9, 1.0]),
     ),
     min_size=1,
     max_size=9,
@@ -97,7 +76,7 @@ def test_no_turn_goes_beyond_the_night_and_none_is_idle(
     used = math.fsum(seconds for _, seconds in order)
     assert used <= night + 1e-6
     assert all(seconds > 0 for _, seconds in order)
-    open_ones = [name for name, model in models.items() if model.enough == 1.0]
+    open_ones = [name for name, model in models.items() if model.work == math.inf]
     if open_ones:
         assert night - used < min(least_seconds(models[name].kernels) for name in open_ones)
 
@@ -111,65 +90,46 @@ def test_every_entry_has_a_turn_if_all_fit(models: dict[str, Model], night: floa
 
 @given(some_models, st.floats(600.0, 40_000.0))
 def test_nobody_falls_far_behind_an_equal_share(models: dict[str, Model], night: float) -> None:
-    endless = {name: replace(model, enough=1.0) for name, model in models.items()}
+    endless = {name: replace(model, work=math.inf) for name, model in models.items()}
     past, order = simulate(endless, night)
     longest = max((seconds for _, seconds in order), default=0.0)
-    equal = math.fsum(total(turns) for turns in past.values()) / len(past)
+    equal = math.fsum(map(math.fsum, past.values())) / len(past)
     if all(len(turns) > 1 for turns in past.values()):
-        assert min(map(total, past.values())) >= FLOOR * equal - longest
+        assert min(map(math.fsum, past.values())) >= equal - longest
 
 
 @given(st.lists(st.floats(0.1, 10.0), min_size=2, max_size=6))
 def test_weights_divide_the_time(weights: list[float]) -> None:
-    models = {str(i): Model(0.5, 100.0, weight=weight) for i, weight in enumerate(weights)}
+    models = {str(i): Model(weight=weight) for i, weight in enumerate(weights)}
     past, order = simulate(models, 8 * 3600.0)
     longest = max(seconds for _, seconds in order)
     for number, weight in enumerate(weights):
         share = 8 * 3600.0 * weight / sum(weights)
-        assert abs(total(past[str(number)]) - share) <= 2.0 * longest
+        assert abs(math.fsum(past[str(number)]) - share) <= 2.0 * longest
 
 
 def test_an_entry_that_is_done_gives_its_time_back() -> None:
-    models = {"small": Model(0.5, 20.0, enough=0.5), "large": Model(0.5, 3000.0)}
-    past, _ = simulate(models, 3600.0)
-    assert total(past["small"]) < 400.0
-    assert total(past["small"]) + total(past["large"]) > 3580.0
-
-
-def test_time_goes_where_the_gain_is() -> None:
-    models = {"rich": Model(1.5, 2000.0), "poor": Model(0.02, 100.0)}
-    past, _ = simulate(models, 4 * 3600.0)
-    assert total(past["rich"]) > 1.5 * total(past["poor"])
-    equal = sum(model.gained(2 * 3600.0) for model in models.values())
-    assert sum(model.gained(total(past[name])) for name, model in models.items()) > equal
+    past, _ = simulate({"small": Model(20.0), "large": Model()}, 3600.0)
+    assert math.fsum(past["small"]) < 500.0
+    assert math.fsum(past["small"]) + math.fsum(past["large"]) > 3580.0
 
 
 def test_entries_have_several_turns_and_late_ones_do_not_starve() -> None:
-    models = {str(number): Model(0.7, 600.0) for number in range(8)}
+    models = {str(number): Model() for number in range(8)}
     past, order = simulate(models, 8 * 3600.0)
     assert [name for name, _ in order[:8]] == list(models)
     assert all(2 <= len(turns) <= 12 for turns in past.values())
     assert max(seconds for _, seconds in order) <= LONGEST_SECONDS
 
 
-def test_what_others_have_tuned_is_worth_less() -> None:
-    turn = PastTurn(60.0, 0.0)
-    fresh = OpenEntry("a", 600.0, 20.0, (turn,))
-    shared = OpenEntry("b", 600.0, 20.0, (turn,), untuned=0.1)
-    assert gain_rate(fresh) > gain_rate(shared)
-    assert next_turn([shared, fresh], 3600.0) is not None
-    whose = next_turn([shared, fresh], 3600.0)
-    assert whose is not None and whose[0] == "a"
-
-
 def test_a_limit_of_its_own_bounds_all_turns_of_an_entry() -> None:
-    models = {"short": Model(0.5, 100.0, limit=120.0), "long": Model(0.5, 100.0)}
+    models = {"short": Model(limit=120.0), "long": Model()}
     past, _ = simulate(models, 3600.0)
-    assert total(past["short"]) == pytest.approx(120.0)
+    assert math.fsum(past["short"]) == pytest.approx(120.0)
 
 
 def test_without_an_end_turns_go_round_until_all_is_done() -> None:
-    models = {str(number): Model(0.5, 500.0, enough=0.8) for number in range(3)}
+    models = {str(number): Model(2000.0) for number in range(3)}
     past, order = simulate(models, None)
     assert len(order) < 500
     assert all(len(turns) > 1 for turns in past.values())
@@ -177,7 +137,7 @@ def test_without_an_end_turns_go_round_until_all_is_done() -> None:
 
 @pytest.mark.parametrize("left", [0.0, 5.0])
 def test_nothing_begins_that_does_not_fit(left: float) -> None:
-    assert next_turn([OpenEntry("a", 100.0, 20.0)], left) is None
+    assert next_turn([OpenEntry("a", 20.0)], left) is None
     assert next_turn([], left) is None
 
 

@@ -102,7 +102,7 @@ class Bench(Progress):
         """An entry whose turns come to `what`, one word each, the last one again and again."""
         model = self.folder / name
         model.write_text(what)
-        own = EntryOptions(kernels={"ab": 1.0}, **options).to_json()  # type: ignore[arg-type]
+        own = EntryOptions(kernel_count=1, **options).to_json()  # type: ignore[arg-type]
         return add_entry(self.store, name, ("--model", str(model)), str(self.folder), own)
 
     def night(self, seconds: float | None = None) -> QueueRunner:
@@ -246,7 +246,7 @@ def test_a_turn_that_ignores_the_deadline_is_killed(bench: Bench) -> None:
 def test_what_a_killed_runner_held_is_taken_with_what_it_cost(bench: Bench) -> None:
     """A holder of an earlier boot, as a reboot leaves it."""
     item = bench.add("a", "done")
-    options = EntryOptions(turn=CurrentTurn(1.0, 61.0), kernels={"ab": 1.0})
+    options = EntryOptions(turn=CurrentTurn(1.0, 61.0), kernel_count=1)
     assert take_entry(bench.store, item.id)
     change_entry(bench.store, item.id, job="j1", seconds=40.0, options=options.to_json())
     with bench.store.writing() as session:
