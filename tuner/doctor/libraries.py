@@ -15,6 +15,7 @@ _IMPORT_SECONDS = 60.0
 _AT_ONCE = 2  # libraries
 _OF_AN_EXTRA = "extra =="
 _SEPARATORS = re.compile(r"[-_.]+")
+_BEHIND_NAME = re.compile(r"[^\w.-]")  # in a requirement
 
 Failures = Callable[[Sequence[str]], Mapping[str, str]]
 """Why modules cannot be imported, by name; those that can be are left out."""
@@ -49,7 +50,7 @@ def judge_libraries(
     each top-level module.
     """
     asked = [text for text in requirements if _OF_AN_EXTRA not in text]
-    names = [found[0] for text in asked if (found := re.match(r"[\w.-]+", text))]
+    names = [_BEHIND_NAME.split(text)[0] for text in asked]
     versions = {name: installed(name) for name in names}
     imported: dict[str, str] = {}
     for module, owners in sorted(modules.items()):  # re2 behind _re2, which is within it
