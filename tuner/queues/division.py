@@ -3,7 +3,7 @@ functions.
 
 Every entry gets several turns, each a job that goes on where the last one ended, with its finalists
 and its whole model confirmed: whatever happens later, what a turn has won is there. The next turn
-is of the entry that has had the least time for its weight.
+is of the entry that has had the shortest time for its weight.
 """
 
 from __future__ import annotations
