@@ -430,9 +430,10 @@ class _Asked:
 
 
 def _before(values: npt.NDArray[np.float64], dtype: DType) -> npt.NDArray[np.float64]:
-    """The largest numbers of the type below each."""
+    """The largest numbers of the type below each that are not denormal: runs count these as 0."""
     below = np.nextafter(values.astype(dtype.numpy), np.asarray(-np.inf, dtype.numpy))
-    return np.asarray(below, np.float64)
+    normal = -np.finfo(dtype.numpy).tiny
+    return np.asarray(np.where((below > normal) & (below < 0), normal, below), np.float64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,6 +135,16 @@ def test_nodes_compare_as_their_modes_say_and_nan_is_what_is_missing(mode: str, 
     _check("TreeEnsembleRegressor", {"x": data}, n_targets=3, **forest)
 
 
+def test_zero_is_told_from_what_is_below_it_where_denormal_numbers_are_flushed() -> None:
+    for dtype, depth in (("float32", 4), ("float32", 10), ("float64", 4)):
+        column = np.array([[0.0], [-0.0], [1.0], [-1.0], [3.0]], dtype)
+        for mode in ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ"):
+            forest = _forest(2, depth, (f"BRANCH_{mode}",), "target", 3, -1, seed=1)
+            forest["nodes_values"] = [0.0] * len(forest["nodes_values"])
+            data = {"x": column.repeat(WIDTH, 1)}
+            _check("TreeEnsembleRegressor", data, n_targets=3, evaluate=_compiled, **forest)
+
+
 def test_doubles_and_integers_walk_trees() -> None:
     forest = _forest(4, 4, ("BRANCH_LEQ", "BRANCH_GT"), "target", 2, -1)
     _check("TreeEnsembleRegressor", {"x": _data("float64")}, n_targets=2, **forest)
