@@ -245,6 +245,16 @@ class GraphBuilder(SizeValues):
         self._constants[value.name] = value.array
         self._types[value.name] = value.type
 
+    def added(self, before: Value, after: Value) -> int | None:
+        """The constant integer that a node adds to a value to make another one; None if none
+        does."""
+        node = next((node for node in self._nodes if node.output == after.name), None)
+        if node is None or node.operator != "add" or before.name not in node.inputs:
+            return None
+        other = node.inputs[node.inputs[0] == before.name]
+        array = self._constants.get(other)
+        return None if array is None or array.size != 1 else int(array.reshape(-1)[0])
+
     def fresh_number(self) -> int:
         """A number that no other value of the graph has."""
         self._count += 1

@@ -21,6 +21,7 @@ from tunefarm.compiler.frontend.chosen_values import kind_text, widened
 from tunefarm.compiler.frontend.data_sizes import counted_size
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value, checkpoint
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.size_tables import Between
 from tunefarm.compiler.frontend.stacked_sequences import behind_others
 from tunefarm.compiler.frontend.structured_values import (
     Entity,
@@ -103,7 +104,7 @@ def _convert_body(
 
     Raises UnsupportedOperatorError where states become tensors of another kind.
     """
-    known = _Known(_passed_on(node, form), {})
+    known = _Known(_passed_on(node, form), {}, {})
     for _ in range(_MOST_CONVERSIONS):
         restore = checkpoint(graph)
         attempt = _Attempt(node, graph, form, known)
@@ -118,10 +119,12 @@ def _convert_body(
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The states that no step changes, and bounds of axes that some do, by state and axis."""
+    """The states that no step changes, bounds of axes that some do, by state and axis, and those
+    of integers to which each step adds the same, by state."""
 
     same: set[int]
     open: dict[tuple[int, int], tuple[int, int]]
+    counters: dict[int, Between]
 
 
 def _passed_on(node: OnnxNode, form: LoopForm) -> set[int]:
@@ -159,13 +162,22 @@ class _Attempt:
             self._initial[position] = self._opened(position, value, len(kept))
             state = begin_state(graph, self._initial[position], self._number, place)
             self.values[position] = state
+            if position in known.counters:
+                self._record(state, known.counters[position])
         self._begin_sizes()
         most = graph.scalar(form.most, DType.I64)
         self.index = graph.append(INDEX, (most,), {"loop": self._number})
+        self._record(self.index, Between(0, form.most - 1))
         for position, entity in given:
             if isinstance(entity, SequenceValue):
                 count = len(entity.items)
                 self.values[position] = GrowingSequence((), entity.dtype, count, self.index)
+
+    def _record(self, number: Value, bounds: Between) -> None:
+        """Say what a number is at least and at most in all steps, so that it can be a place."""
+        array = np.empty(number.shape, object)
+        array.reshape(-1)[0] = bounds
+        self._graph.record_sizes(number, array)
 
     def _opened(self, position: int, value: Value, count: int) -> Value:
         """The first value of a state, with room for what it may become."""
@@ -201,7 +213,7 @@ class _Attempt:
         """Whether these results tell of a state what was not known."""
         self._ends, self._following, self._rows = _parts(self._node, results, self._form)
         known = self._known
-        before = len(known.same), len(known.open)
+        before = len(known.same), len(known.open), len(known.counters)
         for position, (old, new) in enumerate(zip(self.values, self._following, strict=True)):
             if position in known.same:
                 continue
@@ -209,7 +221,19 @@ class _Attempt:
                 known.same.add(position)
             elif isinstance(old, Value) and isinstance(new, Value):
                 self._open_axes(position, old, new)
-        return before != (len(known.same), len(known.open))
+                self._count(position, old, new)
+        return before != (len(known.same), len(known.open), len(known.counters))
+
+    def _count(self, position: int, old: Value, new: Value) -> None:
+        """Learn what a state is in all steps if each adds the same integer to it."""
+        first = self._initial[position].array if position in self._initial else None
+        if first is None or first.size != 1 or first.dtype.kind != "i":
+            return
+        added = self._graph.added(old, new)
+        if added is not None and position not in self._known.counters:
+            begin = int(first.reshape(-1)[0])
+            last = begin + added * max(self._form.most - 1, 0)
+            self._known.counters[position] = Between(min(begin, last), max(begin, last))
 
     def _open_axes(self, position: int, old: Value, new: Value) -> None:
         """Have the axes be open along which a step changes a state's extent."""

@@ -92,10 +92,14 @@ def evaluate_sizes(node: OnnxNode, graph: GraphBuilder) -> KnownResults | None:
         return None
     evaluation = _EVALUATIONS.get(node.operator)
     inputs = node.inputs[:1] if node.operator == "CastLike" else node.inputs
-    operands = [contents_of(value, graph) for value in inputs if value is not None]
+    inputs = [value for value in inputs if value is not None]
+    operands = [contents_of(value, graph) for value in inputs]
     arrays = [array for array in operands if array is not None]
     if evaluation is None or len(arrays) != len(operands):
         return None
+    arrays = [
+        _named(value, array, node, graph) for value, array in zip(inputs, arrays, strict=True)
+    ]
     try:
         found = evaluation(node, arrays)
     except (ShapeError, UndecidedError):
@@ -109,6 +113,18 @@ def evaluate_sizes(node: OnnxNode, graph: GraphBuilder) -> KnownResults | None:
     values = [_value(array, dtype, graph) for array in results]
     there = [value for value in values if value is not None]
     return KnownResults(results, there if len(there) == len(values) else None)
+
+
+def _named(value: Entity | None, numbers: Sizes, node: OnnxNode, graph: GraphBuilder) -> Sizes:
+    """The numbers of an operand; integers of which bounds alone are known are sizes from now on."""
+    is_bounded = any(isinstance(number, Between) for number in numbers.reshape(-1))
+    if not (is_bounded and isinstance(value, Value) and value.dtype in _INTEGERS):
+        return numbers
+    sized = _recorded(value, numbers, node, graph)
+    assert isinstance(sized, Value)
+    assert sized.sizes is not None
+    graph.record_sizes(value, sized.sizes)
+    return sized.sizes
 
 
 def _is_sized(value: Entity | None, graph: GraphBuilder) -> bool:

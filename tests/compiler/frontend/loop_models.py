@@ -78,6 +78,25 @@ CASES = {
             { co = Identity(ci) r = Identity(q) s = Add(p, q) }> }""",
         [{"m": integer(count), **_VECTORS} for count in (0, 1, 2, 9, -3)],
     ),
+    "parts of several axes at the number of the step, and at a counter": LoopCase(
+        """g (float[b,t,5] x) => (float[b,5] y, float[t,b,5] rows) {
+          z = Constant<value = int64[1] {0}>() u = Constant<value = int64[1] {1}>()
+          v = Constant<value = int64[1] {2}>() f = Constant<value = int64[1] {5}>()
+          axes = Constant<value = int64[2] {0, 1}>() far = Constant<value = int64[2] {99, 99}>()
+          steps = Constant<value = int64[2] {1, 99}>() k = Constant<value = int32 {0}>()
+          s = Shape(x) t1 = Slice(s, u, v) n = Squeeze(t1, z) b1 = Slice(s, z, u)
+          s2 = Concat<axis = 0>(b1, f) a0 = ConstantOfShape(s2)
+          y, k2, rows = Loop(n, "", a0, k) <body = b (int64 i, bool ci, float[b,5] a, int32 c)
+            => (bool co, float[b,5] r, int32 c2, float[b,5] row) {
+              co = Identity(ci) i1 = Unsqueeze(i, z) at = Concat<axis = 0>(z, i1)
+              p1 = Slice(x, at, far, axes, steps) p = Squeeze(p1, u)
+              c64 = Cast<to = 7>(c) c1 = Unsqueeze(c64, z) c3 = Add(c1, u)
+              q1 = Slice(x, c1, c3, u) q = Squeeze(q1, u)
+              o = Constant<value = int32 {1}>() c2 = Add(c, o)
+              d = Add(p, q) e = Add(d, a) r = Tanh(e) row = Identity(r) }> }""",
+        [{"x": floats(2, 3, 5)}, {"x": floats(1, 1, 5)}, {"x": floats(4, 9, 5)}],
+        shapes={"x": ("b:1..4", "t:1..9", 5)},
+    ),
     "a loop in a loop": LoopCase(
         """g (int64 m, int64 k, float[4] x) => (float[4] y, float[n,4] rows) {
           t = Constant<value = bool {1}>()
