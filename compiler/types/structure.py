@@ -202,7 +202,7 @@ def gathered(ports: Sequence[StructuredPort], flat: Mapping[str, Any]) -> dict[s
 
 
 def _labelled(matrix: Any, labels: Sequence[Label]) -> list[dict[Label, Any]]:
-    return [dict(zip(labels, row, strict=True)) for row in matrix.tolist()]
+    return list(map(dict, map(zip, repeat(labels), matrix.tolist())))
 
 
 def plain(results: Mapping[str, Any]) -> dict[str, Any]:
