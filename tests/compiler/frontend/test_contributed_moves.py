@@ -112,7 +112,7 @@ def test_operator_gives_what_onnxruntime_gives(case: str) -> None:
 _CAUSAL = {"x": floats(2, 6, 5), "w": floats(6, 1, 3), "b": floats(6), "p": floats(2, 6, 2)}
 
 
-def causal_convolution(**attributes: int) -> onnx.ModelProto:
+def causal_convolution(**attributes: Any) -> onnx.ModelProto:
     found = ("y", "s")
     return model_of("CausalConvWithState", _CAUSAL, found, ("w", "b"), ndim=1, **attributes)
 
