@@ -190,9 +190,9 @@ class ExpressionEmitter(LoadEmitter):
         return self.gather(node, pointer, total)
 
     def _table_words(self, node: Load, form: Affine, loose: Sequence[tuple[Atom, int]]) -> int:
-        """How many elements from the pointer on the lanes may read; 0 if memory ends before.
+        """How many elements from the pointer on the lanes may read; 0 if memory may end before.
 
-        Also where a mask leaves lanes out, whose positions are as bounded.
+        Where a mask leaves lanes out, other rows than that of the first lane may not be there.
         """
         assert self.lane is not None
         memory, ranges = self.addresses.storages[node.buffer].memory, self.addresses.ranges
@@ -203,6 +203,8 @@ class ExpressionEmitter(LoadEmitter):
         low, high = (sum(ends) for ends in zip(*spans, strict=True))
         begin, end = affine_range(Affine(form.constant, rest), ranges)
         is_inside = memory.pitch is None and begin >= 0 and end + high < memory.type.size
+        if self.mask is not None or self.active is not None:
+            is_inside &= len(memory.shape) > 1 and high < memory.shape[-1]
         return high + 1 if low >= 0 and is_inside else 0
 
     def _times(self, value: Value, factor: int) -> Value:
