@@ -91,8 +91,8 @@ def evaluate_sizes(node: OnnxNode, graph: GraphBuilder) -> KnownResults | None:
     if node.domain or not any(_is_sized(value, graph) for value in node.inputs):
         return None
     evaluation = _EVALUATIONS.get(node.operator)
-    inputs = node.inputs[:1] if node.operator == "CastLike" else node.inputs
-    inputs = [value for value in inputs if value is not None]
+    given = node.inputs[:1] if node.operator == "CastLike" else node.inputs
+    inputs = [value for value in given if value is not None]
     operands = [contents_of(value, graph) for value in inputs]
     arrays = [array for array in operands if array is not None]
     if evaluation is None or len(arrays) != len(operands):
@@ -115,7 +115,7 @@ def evaluate_sizes(node: OnnxNode, graph: GraphBuilder) -> KnownResults | None:
     return KnownResults(results, there if len(there) == len(values) else None)
 
 
-def _named(value: Entity | None, numbers: Sizes, node: OnnxNode, graph: GraphBuilder) -> Sizes:
+def _named(value: Entity, numbers: Sizes, node: OnnxNode, graph: GraphBuilder) -> Sizes:
     """The numbers of an operand; integers of which bounds alone are known are sizes from now on."""
     is_bounded = any(isinstance(number, Between) for number in numbers.reshape(-1))
     if not (is_bounded and isinstance(value, Value) and value.dtype in _INTEGERS):
