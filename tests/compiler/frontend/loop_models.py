@@ -97,6 +97,25 @@ CASES = {
         [{"x": floats(2, 3, 5)}, {"x": floats(1, 1, 5)}, {"x": floats(4, 9, 5)}],
         shapes={"x": ("b:1..4", "t:1..9", 5)},
     ),
+    "a step's number that is a place in an inner loop first": LoopCase(
+        """g (int64 k, float[b,t,5] x) => (float[b,5] y) {
+          z = Constant<value = int64[1] {0}>() u = Constant<value = int64[1] {1}>()
+          v = Constant<value = int64[1] {2}>() f = Constant<value = int64[1] {5}>()
+          s = Shape(x) t1 = Slice(s, u, v) n = Squeeze(t1, z) b1 = Slice(s, z, u)
+          s2 = Concat<axis = 0>(b1, f) a0 = ConstantOfShape(s2)
+          y = Loop(n, "", a0) <body = b (int64 i, bool ci, float[b,5] a)
+            => (bool co, float[b,5] r) {
+              co = Identity(ci)
+              w = Loop(k, ci, a) <body = c (int64 j, bool cj, float[b,5] d)
+                => (bool cc, float[b,5] e) {
+                  cc = Identity(cj) i1 = Unsqueeze(i, z) i2 = Add(i1, u) p1 = Slice(x, i1, i2, u)
+                  p = Squeeze(p1, u) g = Add(d, p) e = Tanh(g) }>
+              m1 = Unsqueeze(i, z) m2 = Add(m1, u) q1 = Slice(x, m1, m2, u) q = Squeeze(q1, u)
+              r = Sub(w, q) }> }""",
+        [{"k": integer(k), "x": floats(*s)} for k, s in ((2, (2, 3, 5)), (0, (1, 1, 5)))],
+        loops=2,
+        shapes={"x": ("b:1..4", "t:1..9", 5)},
+    ),
     "a loop in a loop": LoopCase(
         """g (int64 m, int64 k, float[4] x) => (float[4] y, float[n,4] rows) {
           t = Constant<value = bool {1}>()
