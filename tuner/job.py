@@ -31,6 +31,7 @@ from tunefarm.measure.farm.runner import CallsNodes, Runner
 from tunefarm.tuner.building.model_file import ModelStamp, newest_job
 from tunefarm.tuner.building.report import BuildReport
 from tunefarm.tuner.confirm.finalists import Finalists, Settled, contested, refresh
+from tunefarm.tuner.confirm.kernel_choices import defaults_for_claims
 from tunefarm.tuner.confirm.latency import ModelLatency
 from tunefarm.tuner.confirm.placement import PlacementCheck
 from tunefarm.tuner.confirm.size_race import SizeRace, applied_schedules
@@ -433,9 +434,13 @@ class Job:
     def _outcome(self, task: TuningTask) -> Outcome:
         """What was claimed of a task and what is confirmed, as times over the default's.
 
-        Where nobody met because there was no choice, both are what is applied as before.
+        Where nobody met because there was no choice, both are what is applied as before. Where the
+        finalists have not met, and the model is faster with what the search claims, nothing is
+        confirmed of the kernel.
         """
         found = queries.best(self.store, task.key)
+        if found is None and defaults_for_claims(self.store, [task], (), self.id):
+            return Outcome()
         ratios = (1.0,) * 3 if found is None else (found[0].ratio, found[0].low, found[0].high)
         claim = self.claims.get(task.key)
         why = "" if found is None else reason(task, found[1])

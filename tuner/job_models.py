@@ -29,7 +29,7 @@ from tunefarm.measure.sandbox.node_kind import kind_of
 from tunefarm.tuner.building.size_plan import record_size_plan
 from tunefarm.tuner.confirm.exchange import InModel, exchange_kernels
 from tunefarm.tuner.confirm.finalists import Settled
-from tunefarm.tuner.confirm.kernel_choices import KernelChoices
+from tunefarm.tuner.confirm.kernel_choices import KernelChoices, defaults_for_claims
 from tunefarm.tuner.confirm.latency import Agree, ModelLatency
 from tunefarm.tuner.confirm.model_times import (
     times_of_job,
@@ -185,7 +185,9 @@ class JobModels:
                 why_not = error.message
                 self.notify(f"the whole model is not measured: {why_not}")
         if found is None:
-            found = unmeasured(self._builds(target), target, _settled_for(settled, target), why_not)
+            own = _settled_for(settled, target)
+            claimed = defaults_for_claims(self.store, tasks_for(tasks, target), own, job)
+            found = unmeasured(self._builds(target), target, own, claimed, why_not)
         if found.is_untuned:
             self.plans.return_to_rules(target, self.name)
         elif found.latency is not None and found.latency.is_slower:
@@ -251,10 +253,10 @@ class JobModels:
         compare: CompareSpecs,
         job: str | None,
     ) -> ConfirmModel:
-        own = _settled_for(settled, target)
+        own, ours = _settled_for(settled, target), tasks_for(tasks, target)
         choices = None
         if len(self.points) < 2:  # else a range of sizes may have schedules of its own
-            choices = KernelChoices(self.store, tasks_for(tasks, target), own, job=job)
+            choices = KernelChoices(self.store, ours, own, job=job)
         return ConfirmModel(
             self._builds(target),
             self._former_builds(target),
@@ -264,6 +266,7 @@ class JobModels:
             compare,
             self.notify,
             choices,
+            defaults=defaults_for_claims(self.store, ours, own, job),
         )
 
     def _confirm_plan(self, target: Target, agree: Agree, settled: Sequence[Settled]) -> None:

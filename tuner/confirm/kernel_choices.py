@@ -20,6 +20,27 @@ from tunefarm.tuner.search.tasks import TuningTask
 _UNCHANGED = Comparison(1.0, 1.0, 1.0, 0)
 
 
+def defaults_for_claims(
+    store: Store, tasks: Iterable[TuningTask], settled: Iterable[Settled], job: str | None
+) -> tuple[BestRecord, ...]:
+    """That kernels keep the default schedule of which the search claims that another is faster, but
+    whose finalists have not met, in this job or before; they may still meet in the next one."""
+    met = {item.task.key for item in settled}
+    records = []
+    for task in tasks:
+        applied = None if task.key in met else record_to_apply(store, task.key)
+        if applied is None or applied[1] or applied[0].schedule_hash == task.default.hash:
+            continue
+        of_default = queries.trials_of_schedules(store, task.key, [task.default.hash])
+        trial = next((trial for trial in reversed(of_default) if trial.is_ok), None)
+        if trial is not None and trial.latency is not None:
+            hash, request = trial.schedule_hash, trial.request_id
+            records.append(
+                BestRecord(task.key, hash, request, trial.latency, 1.0, 1.0, 1.0, (hash,), job)
+            )
+    return tuple(records)
+
+
 @dataclass(frozen=True, slots=True)
 class _Kernel:
     """A task, what finalists settled of it, and the trial of the schedule that each build has."""

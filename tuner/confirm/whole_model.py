@@ -164,7 +164,8 @@ class ConfirmModel:
     `builds` are under the plan that the job chose, `before` under the one that was applied so far.
     `untuned` is the untuned model. `compare` measures builds. `choices` are the records of its
     kernels, None where none is to go back to its default schedule; with them `exchange` measures
-    kernels inside the model, or nothing for the reason `why_not`.
+    kernels inside the model, or nothing for the reason `why_not`. `defaults` are records by which
+    kernels whose finalists have not met go back to their default schedules.
     """
 
     builds: ModelBuilds
@@ -177,6 +178,7 @@ class ConfirmModel:
     choices: KernelChoices | None = None
     exchange: ExchangeSpecs | None = None
     why_not: str = ""
+    defaults: Sequence[BestRecord] = ()
 
     def run(self) -> Confirmed:
         """What is to be kept. A model that is slower than the untuned one beyond doubt is not."""
@@ -190,6 +192,7 @@ class ConfirmModel:
             new, report = self._tuned(bests)
         self.notify("measuring it and the untuned one, interleaved")
         found = Confirmed(bests, report, self.compare((self.untuned, new, old)), new, exchanged)
+        found = self._without_claims(found, old)
         if self.choices is None:
             return self._or_former(found, old, former)
         if _loses(found):
@@ -224,6 +227,20 @@ class ConfirmModel:
             self.notify(f"{text}: the faster schedules stay")
         return Exchanged(found)
 
+    def _without_claims(self, found: Confirmed, old: ExecutableSpec) -> Confirmed:
+        """The model with default schedules where nothing but the search speaks for others, unless
+        it is faster than untuned with these beyond doubt."""
+        decided = {best.key for best in found.bests}
+        defaults = [best for best in self.defaults if best.key not in decided]
+        if not defaults or found.latency is None or found.latency.compared.a_is_faster():
+            return found
+        kernels = with_count(len(defaults), "kernel")
+        self.notify(f"the finalists of {kernels} have not met: their default schedules stay")
+        bests = (*found.bests, *defaults)
+        new, report = self._tuned(bests)
+        latency = self.compare((self.untuned, new, old))
+        return Confirmed(bests, report, latency, new, found.exchanged)
+
     def _with_fewer(
         self, slower: Confirmed, choices: KernelChoices, old: ExecutableSpec
     ) -> Confirmed:
@@ -244,8 +261,8 @@ class ConfirmModel:
             return found
         self.notify("the new schedules make the model slower: the former ones stay")
         store = self.builds.store
-        kept = tuple(item.incumbent for item in self.settled if _still_applies(store, item))
-        return replace(found, bests=kept, report=former, spec=old)
+        kept = (item.incumbent for item in self.settled if _still_applies(store, item))
+        return replace(found, bests=(*kept, *self.defaults), report=former, spec=old)
 
     def _or_untuned(self, slower: Confirmed, choices: KernelChoices) -> Confirmed:
         """The untuned model; the slower one where not all default schedules have a record."""
@@ -267,10 +284,14 @@ def _loses(found: Confirmed) -> bool:
 
 
 def unmeasured(
-    builds: ModelBuilds, target: Target, settled: Sequence[Settled], why_not: str
+    builds: ModelBuilds,
+    target: Target,
+    settled: Sequence[Settled],
+    defaults: Sequence[BestRecord],
+    why_not: str,
 ) -> Confirmed:
-    """What was settled stays: no machine at hand can measure the model."""
-    bests = tuple(item.best for item in settled)
+    """What was settled stays, and `defaults` elsewhere: nothing at hand can measure the model."""
+    bests = (*(item.best for item in settled), *defaults)
     spec, report = builds.compile(target, builds.choose(target, settled=bests))
     return Confirmed(bests, report, None, spec, Exchanged(why_not=why_not))
 
