@@ -51,4 +51,4 @@ def test_every_kind_of_decision_is_drawn() -> None:
         for seed in range(24)
     ]
     kinds = {decision.kind for plan in plans for decision in plan.decisions}
-    assert kinds == {"chain", "layout", "merged"}
+    assert kinds == {"chain", "layout"}
