@@ -188,12 +188,12 @@ class JobModels:
             own = _settled_for(settled, target)
             claimed = defaults_for_claims(self.store, tasks_for(tasks, target), own, job)
             found = unmeasured(self._builds(target), target, own, claimed, why_not)
-        if found.is_untuned:
-            self.plans.return_to_rules(target, self.name)
-        elif found.latency is not None and found.latency.is_slower:
+        if not found.is_untuned and found.latency is not None and found.latency.is_slower:
             self.plans.give_up(target, self.name)
         self.store.add(found.bests)
-        self._keep_size_plan(target, agree)
+        found = self._at_sizes(target, tasks, settled, found, agree, job)
+        if found.is_untuned:
+            self.plans.return_to_rules(target, self.name)
         return found
 
     def confirm_elsewhere(
@@ -277,11 +277,20 @@ class JobModels:
         bests = [item.best for item in _settled_for(settled, target)]
         self.plans.confirm(target, self._builds(target), compare, bests, self.name)
 
-    def _keep_size_plan(self, target: Target, agree: Agree) -> None:
-        """Record which schedules serve which sizes, measured with the whole model if possible."""
+    def _at_sizes(
+        self,
+        target: Target,
+        tasks: Sequence[TuningTask],
+        settled: Sequence[Settled],
+        found: Confirmed,
+        agree: Agree,
+        job: str | None,
+    ) -> Confirmed:
+        """Record which schedules serve which sizes, measured with the whole model if possible; the
+        untuned model where the tuned one is slower in the mean of these."""
         plan = self.size_plans.get(target.key)
         if plan is None:
-            return
+            return found
         if self.is_here(target):
             self.notify(f"measuring the whole model at {len(self.points)} sizes")
             untuned = self.untuned[target.key]
@@ -291,8 +300,17 @@ class JobModels:
                 plan = confirm_plan(builds, target, untuned, plan, points, seconds, agree)
             except CoresBusyError as error:
                 self.notify(f"the whole model is not measured at these: {error.message}")
-            self.size_plans[target.key] = plan
+        if plan.is_slower:
+            own, ours = _settled_for(settled, target), tasks_for(tasks, target)
+            choices = KernelChoices(self.store, ours, own, job=job)
+            confirming = self._confirming(target, tasks, settled, compare_here(0.0, agree), job)
+            found = confirming.or_untuned(found, choices)
+            if found.is_untuned:
+                self.store.add(found.bests)
+                plan = plan.untuned
+        self.size_plans[target.key] = plan
         record_size_plan(self.store, plan, self.name, *self.built_from, target)
+        return found
 
     def keep_latency(
         self, target: Target, found: Confirmed, kernels: tuple[float, float], *, job: str

@@ -40,7 +40,7 @@ from tunefarm.tuner.job import Job
 from tunefarm.tuner.job_models import JobModels
 from tunefarm.tuner.model.cost_model import BoostedTrees
 from tunefarm.tuner.records.model_latencies import newest
-from tunefarm.tuner.records.size_ranges import SizePlan, SizeRange
+from tunefarm.tuner.records.size_ranges import SizePlan, SizePoint, SizeRange
 from tunefarm.tuner.reports.progress import Progress
 from tunefarm.tuner.search.budget import End
 from tunefarm.tuner.search.make_tasks import TaskSource, distinct_kernels, make_tasks
@@ -389,3 +389,30 @@ def test_a_plan_for_sizes_is_recorded_for_what_a_build_begins_with(
         {"n": (1, 4)},
         {"n": (5, 9)},
     ]
+
+
+@pytest.mark.parametrize("ratio", [1.03, 1.0])
+def test_a_model_that_is_slower_in_the_mean_of_its_sizes_goes_back_to_default_schedules(
+    ratio: float, setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models, key = setting.job.models, host_target().key
+    models.points = [SizePoint({"n": n}, (n,), {"n": (n, n)}) for n in (1, 2)]
+    models.size_plans = {key: SizePlan((SizeRange({"n": (1, 2)}, {"conv": []}),), {})}
+    monkeypatch.setattr(JobModels, "exchanges_kernels", False)
+    monkeypatch.setattr(whole_model, "compare_models", lambda *_: latency_of_model(0.99))
+    shown = {"n=1": (ratio - 0.04, ratio - 0.06, ratio - 0.02), "n=2": (1.1, 1.08, 1.12)}
+    if ratio == 1.0:
+        shown = dict.fromkeys(shown, (1.0, 0.98, 1.02))
+    monkeypatch.setattr(
+        job_models, "confirm_plan", lambda _b, _t, _u, whole, *_: replace(whole, ratios=shown)
+    )
+    latency, _ = setting.job.confirm(host_target())
+    wanted = setting.default if ratio > 1.0 else setting.rival
+    assert applied(setting).schedule_hash == wanted.schedule_hash
+    assert latency is not None
+    assert latency.is_slower == (ratio > 1.0)
+    found = models.size_plans[key]
+    assert [dict(item.schedules) for item in found.ranges] == [{} if ratio > 1 else {"conv": []}]
+    if ratio > 1.0:
+        assert latency.applied.ratio == 1.0 and not found.ratios
+        assert built(setting) == code_digest([models.untuned[key]])

@@ -198,7 +198,7 @@ class ConfirmModel:
         if _loses(found):
             found = self._with_fewer(found, self.choices, old)
         found = self._or_former(found, old, former)
-        return self._or_untuned(found, self.choices) if _loses(found) else found
+        return self.or_untuned(found, self.choices) if _loses(found) else found
 
     def _tuned(self, bests: Sequence[BestRecord]) -> tuple[ExecutableSpec, BuildReport]:
         return self.builds.compile(self.target, self.builds.choose(self.target, settled=bests))
@@ -264,7 +264,7 @@ class ConfirmModel:
         kept = (item.incumbent for item in self.settled if _still_applies(store, item))
         return replace(found, bests=(*kept, *self.defaults), report=former, spec=old)
 
-    def _or_untuned(self, slower: Confirmed, choices: KernelChoices) -> Confirmed:
+    def or_untuned(self, slower: Confirmed, choices: KernelChoices) -> Confirmed:
         """The untuned model; the slower one where not all default schedules have a record."""
         bests = choices.untuned()
         rules = replace(self.builds, plan=DEFAULT_PLAN)

@@ -151,6 +151,17 @@ class SizePlan:
         width = math.sqrt(math.fsum(((high - low) / 2) ** 2 for _, low, high in logs)) / len(logs)
         return math.exp(middle), math.exp(middle - width), math.exp(middle + width)
 
+    @property
+    def is_slower(self) -> bool:
+        """The tuned model is slower than the untuned one in the mean of its sizes, beyond doubt."""
+        return self.mean_ratio is not None and self.mean_ratio[1] > 1.0
+
+    @property
+    def untuned(self) -> SizePlan:
+        """The plan of the untuned model, with the same schedules everywhere."""
+        ranges = merged([replace(item, schedules={}) for item in self.ranges])
+        return replace(self, ranges=ranges, models={}, ratios={})
+
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON values."""
         return to_json(self)
