@@ -31,14 +31,19 @@ def defaults_for_claims(
         applied = None if task.key in met else record_to_apply(store, task.key)
         if applied is None or applied[1] or applied[0].schedule_hash == task.default.hash:
             continue
-        of_default = queries.trials_of_schedules(store, task.key, [task.default.hash])
-        trial = next((trial for trial in reversed(of_default) if trial.is_ok), None)
+        trial = _of_default(store, task)
         if trial is not None and trial.latency is not None:
             hash, request = trial.schedule_hash, trial.request_id
             records.append(
                 BestRecord(task.key, hash, request, trial.latency, 1.0, 1.0, 1.0, (hash,), job)
             )
     return tuple(records)
+
+
+def _of_default(store: Store, task: TuningTask) -> TrialRecord | None:
+    """The newest trial in which the default schedule worked."""
+    found = queries.trials_of_schedules(store, task.key, [task.default.hash])
+    return next((trial for trial in reversed(found) if trial.is_ok), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +84,7 @@ class KernelChoices:
             found[FORMER] = queries.trial_of(self._store, own.incumbent)
         elif (applied := record_to_apply(self._store, task.key)) is not None:
             found[TUNED] = found[FORMER] = applied[0]
-        of_default = queries.trials_of_schedules(self._store, task.key, [task.default.hash])
-        found[DEFAULT] = next((trial for trial in reversed(of_default) if trial.is_ok), None)
+        found[DEFAULT] = _of_default(self._store, task)
         return {number: trial for number, trial in found.items() if trial is not None}
 
     def bests(
