@@ -47,6 +47,7 @@ from tunefarm.tuner.confirm.whole_model import (
     agreement,
     compare_elsewhere,
     compare_here,
+    or_untuned,
     unmeasured,
 )
 from tunefarm.tuner.interrupt import Interrupt
@@ -303,8 +304,8 @@ class JobModels:
         if plan.is_slower:
             own, ours = _settled_for(settled, target), tasks_for(tasks, target)
             choices = KernelChoices(self.store, ours, own, job=job)
-            confirming = self._confirming(target, tasks, settled, compare_here(0.0, agree), job)
-            found = confirming.or_untuned(found, choices)
+            untuned = self.untuned[target.key]
+            found = or_untuned(found, choices, self._builds(target), target, untuned, self.notify)
             if found.is_untuned:
                 self.store.add(found.bests)
                 plan = plan.untuned

@@ -198,7 +198,9 @@ class ConfirmModel:
         if _loses(found):
             found = self._with_fewer(found, self.choices, old)
         found = self._or_former(found, old, former)
-        return self.or_untuned(found, self.choices) if _loses(found) else found
+        if not _loses(found):
+            return found
+        return or_untuned(found, self.choices, self.builds, self.target, self.untuned, self.notify)
 
     def _tuned(self, bests: Sequence[BestRecord]) -> tuple[ExecutableSpec, BuildReport]:
         return self.builds.compile(self.target, self.builds.choose(self.target, settled=bests))
@@ -264,18 +266,26 @@ class ConfirmModel:
         kept = (item.incumbent for item in self.settled if _still_applies(store, item))
         return replace(found, bests=(*kept, *self.defaults), report=former, spec=old)
 
-    def or_untuned(self, slower: Confirmed, choices: KernelChoices) -> Confirmed:
-        """The untuned model; the slower one where not all default schedules have a record."""
-        bests = choices.untuned()
-        rules = replace(self.builds, plan=DEFAULT_PLAN)
-        spec, report = rules.compile(self.target, rules.choose(self.target, settled=bests))
-        if slower.latency is None or code_digest([spec]) != code_digest([self.untuned]):
-            self.notify("the model is slower than untuned, and there is no record to go back to")
-            return slower
-        self.notify("no schedules make the model faster than untuned: the default ones stay")
-        kept = Comparison(1.0, 1.0, 1.0, 0)
-        latency = replace(slower.latency, is_slower=True, former=None, kept=kept)
-        return Confirmed(bests, report, latency, spec, slower.exchanged, is_untuned=True)
+
+def or_untuned(
+    slower: Confirmed,
+    choices: KernelChoices,
+    builds: ModelBuilds,
+    target: Target,
+    untuned: ExecutableSpec,
+    notify: Callable[[str], None],
+) -> Confirmed:
+    """The untuned model; the slower one where not all default schedules have a record."""
+    bests = choices.untuned()
+    rules = replace(builds, plan=DEFAULT_PLAN)
+    spec, report = rules.compile(target, rules.choose(target, settled=bests))
+    if slower.latency is None or code_digest([spec]) != code_digest([untuned]):
+        notify("the model is slower than untuned, and there is no record to go back to")
+        return slower
+    notify("no schedules make the model faster than untuned: the default ones stay")
+    kept = Comparison(1.0, 1.0, 1.0, 0)
+    latency = replace(slower.latency, is_slower=True, former=None, kept=kept)
+    return Confirmed(bests, report, latency, spec, slower.exchanged, is_untuned=True)
 
 
 def _loses(found: Confirmed) -> bool:
