@@ -22,7 +22,6 @@ __all__ = [
     "LimitError",
     "LoweringError",
     "MeasureError",
-    "PlanError",
     "ScheduleError",
     "SettingsError",
     "ShapeError",
@@ -93,10 +92,6 @@ class VerifyError(TunefarmError):
 
 class ScheduleError(TunefarmError):
     """A schedule step does not fit the kernel it is applied to."""
-
-
-class PlanError(TunefarmError):
-    """A decision of a graph plan does not fit the graph it is applied to."""
 
 
 class LoweringError(TunefarmError):

@@ -68,7 +68,7 @@ class ResourceBudget:
         if allowed is not None and count > allowed:
             raise LimitError(
                 f"the values between kernels take {_size(count)}, and {_size(allowed)} are allowed",
-                hint=f"this plan of the graph needs {count} bytes: tune with --max-memory",
+                hint="limits.memory, --max-memory; a smaller batch or image needs less",
             )
 
     def check_array(self, what: str, shape: Sequence[int], element_bytes: int) -> None:

@@ -30,9 +30,8 @@ from tunefarm.compiler.llvm.compile_kernel import CompiledKernel
 from tunefarm.compiler.llvm.machine import object_code
 from tunefarm.compiler.llvm.object_cache import ObjectCache
 from tunefarm.compiler.plan.choices.estimated_chains import estimated_chains
-from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
-from tunefarm.compiler.plan.fusion.group_kernels import GroupKernels, MadeKernels
+from tunefarm.compiler.plan.fusion.group_kernels import GroupKernels
 from tunefarm.compiler.plan.optimise import PASS_NAMES, optimise_for
 from tunefarm.compiler.plan.sizes.end_sums import end_sums
 from tunefarm.compiler.plan.sizes.live_extents import (
@@ -123,7 +122,7 @@ def compile_model(
     fallback: bool = False,
     keep_llvm: bool = False,
     guards: Sequence[SizeGuard] = (),
-    plan: GraphPlan | None = DEFAULT_PLAN,
+    chains: Collection[str] | None = None,
 ) -> Compiled:
     """Compile a model (an ONNX file or a Graph) to machine code for `target`, default this CPU.
 
@@ -136,10 +135,9 @@ def compile_model(
     to be normal. `cache` has code that was made before. What the model needs is within `limits`, or
     refused; they are this machine's if None. `fallback` marks a variant for CPUs that cannot run
     another one, `keep_llvm` asks for `Compiled.llvm`, `guards` say for which sizes it is one of
-    several programs of a model. What `plan` says of the graph goes before the rules; None has it
-    decided by estimates, as far as that is quick. Raises `ImportModelError` and its kinds for
-    models that cannot be compiled, and `PlanError` for a plan that does not fit; a schedule that
-    does not fit is reported, not raised.
+    several programs of a model. `chains` are those of the optimised graph, as in
+    `GroupChains.joined`; None has estimates decide. Raises `ImportModelError` and its kinds for
+    models that cannot be compiled; a schedule that does not fit is reported, not raised.
     """
     target = host_target() if target is None else target
     stages = Stages(STAGES, dump_after, dump_kernels, keep=("llvm",) if keep_llvm else ())
@@ -147,11 +145,10 @@ def compile_model(
     if denormals is not None:
         numerics = replace(numerics, denormals=denormals_of(denormals))
     spaces, allowance = SpaceCache(target, threads, numerics), ResourceBudget(limits)
-    graph, program = _to_kernels(model, spaces, shapes, stages, allowance, plan)
+    graph, program = _to_kernels(model, spaces, shapes, stages, allowance, chains)
     small = SmallImageVariant(program)
-    is_free = (plan is None or choose_schedule is None) and not numerics.fixes_order
-    if graph.signature is not None and is_free:
-        small = small_image_variant(program, graph.signature, spaces)
+    if graph.signature is not None and not numerics.fixes_order:
+        small = small_image_variant(program, graph.signature, spaces, choose_schedule)
     program = stages.run("small_image_variant", lambda: small.program)
     choose = partial(choose_schedules, program, choose_schedule, small.schedules)
     chosen = stages.run("choose_schedules", choose)
@@ -181,16 +178,14 @@ def kernels_of(
     dump_after: DumpAfter = None,
     limits: Limits | None = None,
     numerics: Numerics | str = DEFAULT_NUMERICS,
-    plan: GraphPlan = DEFAULT_PLAN,
-    made: MadeKernels | None = None,
+    chains: Collection[str] | None = None,
+    threads: int = 1,
 ) -> KernelProgram:
-    """The fused kernels of a model, in order: what a tuner tunes. `plan` as in `compile_model`.
-
-    `made` are kernels of other plans of models, with this precision; it comes to have this one's.
-    """
-    spaces = SpaceCache(host_target() if target is None else target, numerics=numerics)
+    """The fused kernels of a model, in order: what a tuner tunes. It takes what `compile_model`
+    does."""
+    spaces = SpaceCache(host_target() if target is None else target, threads, numerics)
     stages, allowance = Stages(STAGES, dump_after), ResourceBudget(limits)
-    return _to_kernels(model, spaces, shapes, stages, allowance, plan, made)[1]
+    return _to_kernels(model, spaces, shapes, stages, allowance, chains)[1]
 
 
 def _to_kernels(
@@ -199,8 +194,7 @@ def _to_kernels(
     shapes: Shapes | None,
     stages: Stages,
     allowance: ResourceBudget,
-    decided: GraphPlan | None,
-    made: MadeKernels | None = None,
+    chains: Collection[str] | None,
 ) -> tuple[Graph, KernelProgram]:
     """The part of the pipeline that tuning and building share: the optimised graph, its kernels.
 
@@ -208,18 +202,16 @@ def _to_kernels(
     """
     target, numerics = spaces.target, spaces.numerics
     if numerics.fixes_order:  # what is fused decides about products that sums add unrounded
-        decided = DEFAULT_PLAN
-    plan = decided or DEFAULT_PLAN
+        chains = ()
     imported = stages.run("import", lambda: _imported(model, shapes, allowance))
     graph = stages.run(
         "optimise",
-        lambda: optimise_for(imported, target, stages.observe, allowance, numerics, plan),
+        lambda: optimise_for(imported, target, stages.observe, allowance, numerics),
     )
-    kernels = GroupKernels(graph, numerics.rounds_each, made)
-    if decided is None:
-        plan = plan.with_decisions(*estimated_chains(kernels, spaces).decisions)
+    kernels = GroupKernels(graph, numerics.rounds_each)
+    chosen = estimated_chains(kernels, spaces) if chains is None else chains
     program = stages.run(
-        "extract_kernels", lambda: extract_kernels(graph, allowance, plan, kernels)
+        "extract_kernels", lambda: extract_kernels(graph, allowance, chosen, kernels)
     )
     program = stages.run("live_extents", lambda: _limited(program, graph))
     program = stages.run("pitch_rows", lambda: pitch_rows(program, target))

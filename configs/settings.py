@@ -132,9 +132,6 @@ class SearchSettings(_Section):
     nothing_to_win: Annotated[float, Field(ge=0, le=0.5)] = 0.02
     """A task ends when neither what was measured nor the cost model promises that much of its time
     (0.02 is 2 %), after 32 trials at least; 0: never for that."""
-    plan: Literal["search", "rules"] = "search"
-    """What decides about a model's graph: layouts, the cut into kernels and their chains. `search`
-    has the choice measured and applies what was recorded, `rules` neither."""
     cost_model: CostModelSettings = CostModelSettings()
 
 
@@ -174,7 +171,7 @@ class CompileSettings(_Section):
     numerics: Precision = Field(default="default", validation_alias="precision")
     """Written `compile.precision`. `strict` excludes algorithms that change rounding, such as
     Winograd. `deterministic` computes the same bits with any schedule, number of threads and CPU of
-    a family (x86-64 with FMA, or 64-bit Arm), by the rules' plan of the graph. `int8-activations`
+    a family (x86-64 with FMA, or 64-bit Arm), and chains no kernels. `int8-activations`
     rounds what weights of 2 to 8 bits are multiplied with to 8 bits. `bf16` and `fp16` compute each
     matmul/conv, and what lies between them, in that type with sums in f32. `int8` multiplies 8-bit
     integers, `auto` uses what was chosen for each matmul/conv."""
@@ -240,14 +237,6 @@ class Settings(_Section):
     cache: CacheSettings = CacheSettings()
     limits: LimitSettings = LimitSettings()
     database: DatabaseSettings = DatabaseSettings()
-
-    @property
-    def searches_plans(self) -> bool:
-        """Whether plans of graphs are searched, and recorded ones applied.
-
-        What is fused decides how sums round: a deterministic build has the rules' plan.
-        """
-        return self.search.plan == "search" and self.compile.numerics != "deterministic"
 
     def to_json(self) -> dict[str, Any]:
         """The settings as JSON values, for the record of a job."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeAlias, TypeVar
 
-from sqlalchemy import Insert, delete, func, select
+from sqlalchemy import Insert, func, select
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.orm import Session
 
@@ -272,16 +272,6 @@ def _add_job(session: Session, ids: RowIds, record: JobRecord) -> bool:
     if number is not None:
         _add_tasks(session, ids, number, record.tasks)
     return number is not None
-
-
-def set_tasks(session: Session, uid: str, tasks: Sequence[JobTask]) -> None:
-    """Give a job these tasks instead of those it has.
-
-    Raises DatabaseError for a job, a workload or a target that is not in the database.
-    """
-    row, ids = job_row(session, uid), RowIds(session)
-    session.execute(delete(schema.JobTask).where(schema.JobTask.job_id == row.id))
-    _add_tasks(session, ids, row.id, tasks)
 
 
 def _add_tasks(session: Session, ids: RowIds, job: int, tasks: Sequence[JobTask]) -> None:

@@ -31,7 +31,7 @@ from tunefarm.db.prepare import MIGRATIONS, prepare
 from tunefarm.db.processes import hold_lease, let_go
 from tunefarm.db.raw_rows import REFERRED_TO, damaged_rows
 from tunefarm.db.records import JOB_STATES, JobRecord, JobState, JobTask, Record
-from tunefarm.db.rows import RowIds, add_rows, job_row, set_tasks
+from tunefarm.db.rows import RowIds, add_rows, job_row
 from tunefarm.db.sqlite_file import HeldFile
 
 Patience: TypeAlias = Callable[[DatabaseUnavailableError], bool]
@@ -386,10 +386,6 @@ class Store:
         self.add([record])
         self.write(lambda session: hold_lease(session, record.id))
         return record
-
-    def replace_tasks(self, job: str, tasks: Sequence[JobTask]) -> None:
-        """The job tunes these kernels from now on; its others were for a plan that it gave up."""
-        self.write(lambda session: set_tasks(session, job, tasks))
 
     def update_job(self, job: str, progress: Any) -> None:
         """Replace the job's progress."""

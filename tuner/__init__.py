@@ -42,7 +42,6 @@ def tune(
     seed: int | None = None,
     shapes: Shapes | None = None,
     inputs: Mapping[str, object] | None = None,
-    plan: str | None = None,
     runner: str | None = None,
     address: str | None = None,
     progress: Progress | None = None,
@@ -57,10 +56,9 @@ def tune(
     or "int8", which takes its ranges from the data `calibration`; `numerics` is its former
     name, and `choose` does what "auto" does. `targets` are the CPUs of a cluster's nodes, each
     tuned for separately (`host` is this machine), `config` is a preset or a TOML file, `shapes`
-    fixes dynamic dimensions by input name, `inputs` fixes the values of inputs. `plan` is "search"
-    (measure graph optimizations and choose) or "rules" (fixed rules). An argument that is None
-    comes from the configuration. Ctrl-C ends the job early; everything measured is kept. `progress`
-    shows the job: nothing is shown without it. Raises TunefarmError.
+    fixes dynamic dimensions by input name, `inputs` fixes the values of inputs. An argument
+    that is None comes from the configuration. Ctrl-C ends the job early; everything measured is
+    kept. `progress` shows the job: nothing is shown without it. Raises TunefarmError.
     """
     from tunefarm.compiler.types.numerics import one_precision
     from tunefarm.configs.settings import load_settings
@@ -76,7 +74,6 @@ def tune(
             "search.minutes": None if minutes is None else float(minutes),
             "search.target_gain": None if target_gain is None else float(target_gain),
             "search.seed": seed,
-            "search.plan": plan,
             "compile.threads": threads,
             "compile.precision": one_precision(precision, numerics),
             "compile.targets": None if targets is None else tuple(targets),
@@ -152,7 +149,6 @@ def build(
     config: str | None = None,
     shapes: Shapes | None = None,
     inputs: Mapping[str, object] | None = None,
-    plan: str | None = None,
     require_tuned: float = 0.0,
     accept_nominees: bool = False,
     numerics: str | None = None,
@@ -162,12 +158,11 @@ def build(
     The default of `db` is the configured database, else tuning.db; if there is none, the records
     that come with the package. If no kernel is tuned, an `UntunedWarning` gives the reason.
 
-    The recorded graph optimization plan is applied unless `plan` is "rules". Of several `targets`
-    the best that this machine can run is loaded. `precision` is as in `tune`, or "auto" (`numerics`
-    is its former name): "int8" takes its ranges from the data `calibration`, else from the
-    database; with "auto", `max_error` or `point` select another point than the chosen one. Denormal
-    numbers count as zeros unless `denormals` is "keep". Raises TunefarmError, also if tuned kernels
-    cover less than `require_tuned` (0 to 1) of the model's estimated run time.
+    Of several `targets` the best that this machine can run is loaded. `precision` is as in `tune`,
+    or "auto" (`numerics` is its former name): "int8" takes its ranges from the data `calibration`,
+    else from the database; with "auto", `max_error` or `point` select another point than the chosen
+    one. Denormal numbers count as zeros unless `denormals` is "keep". Raises TunefarmError, also if
+    tuned kernels cover less than `require_tuned` (0 to 1) of the model's estimated run time.
 
     Records from another CPU, another version or another database were not confirmed here: they
     apply only if it is to `accept_nominees`.
@@ -185,7 +180,6 @@ def build(
             "compile.precision": one_precision(precision, numerics),
             "compile.denormals": denormals,
             "compile.targets": None if targets is None else tuple(targets),
-            "search.plan": plan,
             "database.url": None if db is None else fspath(db),
         },
     )

@@ -5,7 +5,6 @@ read_history      what the database knows of other kernels      (tuner.model)
 make_tasks        a kernel -> its space, its strategy           (tuner.search)
 Job.register      the job's record; what earlier runs measured
 Job.prepare       the untuned model, built and run once         (tuner.job_models)
-Job.choose_plans  what the graph decides, compared; the tasks are its kernels   (tuner.plans)
 Job.search        proposals -> measurements -> finalists        (tuner.search, tuner.confirm)
 Job.confirm       the whole model with the former and the new schedules, at several sizes
 """
@@ -114,14 +113,14 @@ def _text(value: ChoiceValue) -> str:
 MORE_GAIN = 1.01
 """Times as much as before is expected of the kernels, before the whole model is measured again."""
 MakeTasks: TypeAlias = Callable[[], tuple[list[TuningTask], list[TrainingData]]]
-"""Makes a job's tasks under its plans as they are now, and what is known of other kernels."""
+"""Makes a job's tasks, and what is known of other kernels."""
 
 
 @dataclass(slots=True)
 class Job:
     """One run of the tuner on one model: its tasks, its budget and its search, phase by phase.
 
-    `make_tasks` is called when the job begins, and again when its models have other plans.
+    `make_tasks` is called when the job begins, and again when its search goes on.
     """
 
     models: JobModels
@@ -284,29 +283,6 @@ class Job:
         """Build and run the untuned models, which tell how long both takes."""
         self._enter(phases.PREPARING)
         self.models.prepare(self.tasks)
-
-    def choose_plans(self) -> bool:
-        """Choose what the graph decides, and make the tasks of what was chosen; False if it was
-        interrupted."""
-        plans = self.models.plans
-        if not plans.are_searched:
-            return True
-        self._enter(phases.PLANNING)
-        with interruptible() as interrupt:
-            changed = self.models.choose_plans(self.tasks, interrupt)
-        if changed:
-            self.tasks, self.background = self.make_tasks()
-            self.store.replace_tasks(self.id, self._recorded_tasks())
-            self._resume()
-        if interrupt.asked:
-            return False
-        if changed:
-            self.models.place(self.tasks)
-        for target in changed:
-            self.progress.message(f"plan: {plans.decided(target)}")
-        if plans.chosen:
-            self.time.keep_for_plan()
-        return True
 
     def search(self) -> End:
         """Search, then confirm the best; returns why it ended. No runner is started for nothing."""

@@ -1,7 +1,6 @@
 """The whole models of a job: builds for each of its targets, which have the last word.
 
 prepare             the untuned models, built and run once; where their calls have their buffers
-choose_plans        what the graph decides, compared                            (tuner.plans)
 confirm_elsewhere   those for other kinds of machines, measured by nodes of a cluster
 confirm             with the former and the new schedules, at several sizes     (tuner.confirm)
 keep_latency        how long the model takes, recorded
@@ -15,7 +14,6 @@ from dataclasses import dataclass, field, replace
 
 from tunefarm.compiler.errors import CoresBusyError, MeasureError
 from tunefarm.compiler.graph.ir import Graph
-from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.machine.check_target import can_run
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
@@ -50,8 +48,6 @@ from tunefarm.tuner.confirm.whole_model import (
     or_untuned,
     unmeasured,
 )
-from tunefarm.tuner.interrupt import Interrupt
-from tunefarm.tuner.plans.job_plans import JobPlans
 from tunefarm.tuner.records.model_latencies import Conditions, record_latency
 from tunefarm.tuner.records.size_ranges import SizePlan, SizePoint, points_of, searched_points
 from tunefarm.tuner.search.tasks import TuningTask, tasks_for
@@ -60,7 +56,7 @@ from tunefarm.tuner.search.time_plan import COMPARISON_SECONDS, TimePlan
 
 @dataclass(slots=True)
 class JobModels:
-    """One model as a job builds it, for each target: plans, sizes, and what runs interleaved.
+    """One model as a job builds it, for each target: sizes, and what runs interleaved.
 
     `name` is what people call it. `built_from` are the hash of the model as it was imported and the
     settings that a build of it begins with. `time` is what the job has left for its phases.
@@ -76,7 +72,6 @@ class JobModels:
     notify: Callable[[str], None]
     numerics: Numerics | None = None
     """Those that the settings name if None."""
-    plans: JobPlans = field(init=False)
     points: list[SizePoint] = field(init=False)
     """Sizes that stand for all, where shapes are dynamic."""
     untuned: dict[str, ExecutableSpec] = field(default_factory=dict)  # by the target's key
@@ -84,9 +79,6 @@ class JobModels:
     confirmed_elsewhere: dict[str, Confirmed] = field(default_factory=dict)  # the same
 
     def __post_init__(self) -> None:
-        self.plans = JobPlans(
-            self.graph, self.settings, self.numerics, self.store, self.built_from, self.notify
-        )
         signature = self.graph.signature
         self.points = [] if signature is None else points_of(signature)
 
@@ -106,8 +98,7 @@ class JobModels:
         if (points := len(self.points)) > 1:
             self.time.keep_for_sizes(points * len(tasks), points)
         for target in self.targets:
-            untuned, _ = replace(self._builds(target), plan=DEFAULT_PLAN).compile(target, None)
-            self.untuned[target.key] = untuned
+            self.untuned[target.key], _ = self._builds().compile(target, None)
         self.place(tasks)
         self.time.build_seconds = time.monotonic() - begin
         self.time.exchanges = self.exchanges_kernels and any(map(self.is_here, self.targets))
@@ -129,37 +120,15 @@ class JobModels:
 
     def place(self, tasks: Sequence[TuningTask]) -> None:
         """Have kernels timed where the models' calls have their buffers, and as they find them in
-        the caches, under their plans."""
+        the caches."""
         for target in self.targets:
-            untuned, builds = self.untuned[target.key], self._builds(target)
-            if builds.plan != DEFAULT_PLAN:
-                untuned, _ = builds.compile(target, None)
+            untuned = self.untuned[target.key]
             own = tasks_for(tasks, target)
             placements = model_placements(untuned, {task.built_as: task.kernel for task in own})
             states = cache_states(untuned)
             for task in own:
                 task.placements = placements[task.built_as]
                 task.cache_state = states.get(task.built_as, {})
-
-    def choose_plans(self, tasks: Sequence[TuningTask], interrupt: Interrupt) -> list[Target]:
-        """Choose what the graph decides, for each target that can be measured here; the targets
-        that have another plan now."""
-        here = [target for target in self.targets if self.is_here(target)]
-        if len(here) < len(self.targets):
-            self.notify("plan: the rules decide for machines of another kind than this")
-        changed = []
-        for target in here:
-            seconds = self.time.planning_seconds
-            if self.plans.choose(
-                target,
-                self._builds(target),
-                compare_here(COMPARISON_SECONDS, _agree(tasks, target)),
-                interrupt,
-                name=self.name,
-                seconds=None if seconds is None else seconds / len(here),
-            ):
-                changed.append(target)
-        return changed
 
     def confirm(
         self,
@@ -170,7 +139,7 @@ class JobModels:
         job: str | None = None,
     ) -> Confirmed:
         """Measure the model for a target with the former and the new schedules; record the better
-        set, and what it is built of: its plan, and which schedules serve which sizes.
+        set, and which schedules serve which sizes.
 
         A model for machines of another kind was measured by a node, while there were any; else what
         was settled stays. `job` is the id of the record.
@@ -180,7 +149,6 @@ class JobModels:
         why_not = "the whole model was not measured"
         if found is None and self.is_here(target):
             try:
-                self._confirm_plan(target, agree, settled)
                 found = self._confirmed_here(target, tasks, settled, agree, job)
             except CoresBusyError as error:
                 why_not = error.message
@@ -188,14 +156,9 @@ class JobModels:
         if found is None:
             own = _settled_for(settled, target)
             claimed = defaults_for_claims(self.store, tasks_for(tasks, target), own, job)
-            found = unmeasured(self._builds(target), target, own, claimed, why_not)
-        if not found.is_untuned and found.latency is not None and found.latency.is_slower:
-            self.plans.give_up(target, self.name)
+            found = unmeasured(self._builds(), target, own, claimed, why_not)
         self.store.add(found.bests)
-        found = self._at_sizes(target, tasks, settled, found, agree, job)
-        if found.is_untuned:
-            self.plans.return_to_rules(target, self.name)
-        return found
+        return self._at_sizes(target, tasks, settled, found, agree, job)
 
     def confirm_elsewhere(
         self,
@@ -259,8 +222,7 @@ class JobModels:
         if len(self.points) < 2:  # else a range of sizes may have schedules of its own
             choices = KernelChoices(self.store, ours, own, job=job)
         return ConfirmModel(
-            self._builds(target),
-            self._former_builds(target),
+            self._builds(),
             target,
             self.untuned[target.key],  # prepare comes first
             own,
@@ -269,14 +231,6 @@ class JobModels:
             choices,
             defaults=defaults_for_claims(self.store, ours, own, job),
         )
-
-    def _confirm_plan(self, target: Target, agree: Agree, settled: Sequence[Settled]) -> None:
-        """Have the tuned model decide once more whether the plan is faster than the rules."""
-        if not self.plans.are_searched:
-            return
-        compare = compare_here(self.time.plan_comparison_seconds, agree)
-        bests = [item.best for item in _settled_for(settled, target)]
-        self.plans.confirm(target, self._builds(target), compare, bests, self.name)
 
     def _at_sizes(
         self,
@@ -296,7 +250,7 @@ class JobModels:
             self.notify(f"measuring the whole model at {len(self.points)} sizes")
             untuned = self.untuned[target.key]
             points, seconds = self.points, self.time.at_sizes_seconds
-            builds = self._builds(target)
+            builds = self._builds()
             try:
                 plan = confirm_plan(builds, target, untuned, plan, points, seconds, agree)
             except CoresBusyError as error:
@@ -305,7 +259,7 @@ class JobModels:
             own, ours = _settled_for(settled, target), tasks_for(tasks, target)
             choices = KernelChoices(self.store, ours, own, job=job)
             untuned = self.untuned[target.key]
-            found = or_untuned(found, choices, self._builds(target), target, untuned, self.notify)
+            found = or_untuned(found, choices, self._builds(), target, untuned, self.notify)
             if found.is_untuned:
                 self.store.add(found.bests)
                 plan = plan.untuned
@@ -334,14 +288,8 @@ class JobModels:
         where = fingerprint() if is_here else {"cpu": target.cpu}
         record_latency(self.store, times, self.name, conditions, "job", where, job)
 
-    def _builds(self, target: Target) -> ModelBuilds:
-        plan = self.plans.of(target)
-        return ModelBuilds(self.graph, self.settings, self.numerics, self.store, plan)
-
-    def _former_builds(self, target: Target) -> ModelBuilds:
-        """Builds as they were before the job."""
-        former = self.plans.recorded.get(target.key)
-        return replace(self._builds(target), plan=DEFAULT_PLAN if former is None else former.plan)
+    def _builds(self) -> ModelBuilds:
+        return ModelBuilds(self.graph, self.settings, self.numerics, self.store)
 
 
 def _settled_for(settled: Iterable[Settled], target: Target) -> list[Settled]:

@@ -13,7 +13,6 @@ from tunefarm.tuner.building.report import BuildReport
 from tunefarm.tuner.confirm.latency import ModelLatency
 from tunefarm.tuner.confirm.placement import moved_lines
 from tunefarm.tuner.confirm.whole_model import Exchanged
-from tunefarm.tuner.records.graph_choice import GraphChoice
 from tunefarm.tuner.records.size_ranges import SizePlan
 from tunefarm.tuner.reports.gains import (
     UNCHANGED,
@@ -132,7 +131,6 @@ class TuneResult:
     targets: tuple[TargetResult, ...] = ()
     sizes: tuple[SizeResult, ...] = ()
     size_plan: SizePlan | None = None  # of a model with a range of sizes
-    plan: GraphChoice | None = None  # of the model's graph, if one was searched or recorded
     moved: str = ""  # where the database is that was renamed, or saved, during the job
     lost: str = ""  # a line about one that was deleted or replaced during the job
     changed: str = ""  # how the model's file is another one now
@@ -178,7 +176,6 @@ class TuneResult:
             **({"targets": [_target_to_json(item) for item in self.targets]} if several else {}),
             **({"sizes": [_size_to_json(item) for item in self.sizes]} if self.sizes else {}),
             **({} if self.size_plan is None else {"size_plan": self.size_plan.to_json()}),
-            "plan": None if self.plan is None else self.plan.to_json(),
             "model_changed": self.changed or None,
             "target_gain": self.target_gain,
         }
@@ -326,9 +323,6 @@ def summary_lines(result: TuneResult, command: str) -> list[str]:
     overhead = 100 * result.overhead.total / result.seconds
     lines = [f"{_count_line(result)}; the search itself took {overhead:.1f} % of that"]
     latency = result.latency
-    if result.plan is not None:
-        lines.append(f"plan: {result.plan}")
-        lines += [f"  {line}" for line in result.plan.notes]
     if result.sizes:
         lines += size_lines(result.sizes)
     elif latency is not None:

@@ -105,7 +105,7 @@ def tune_lowered(
         try:
             with heartbeat(store, job.id, stop), patient_until(job.time.end):
                 job.prepare()
-                end = job.search() if job.choose_plans() else End.INTERRUPTED
+                end = job.search()
                 while end is not End.INTERRUPTED:
                     results = [
                         TargetResult(
@@ -159,12 +159,10 @@ def _job(
         notify=request.progress.message,
         numerics=lowered.numerics,
     )
-    models.plans.begin(targets)
 
     def make() -> tuple[list[TuningTask], list[TrainingData]]:
         sources = [
-            task_source(store, graph, lowered.numerics, target, settings, models.plans.of(target))
-            for target in targets
+            task_source(store, graph, lowered.numerics, target, settings) for target in targets
         ]
         tasks = make_tasks(sources, settings, cost_model, pretrained.model)
         return tasks, known_of_others(sources, settings, pretrained.model)
@@ -191,7 +189,6 @@ def _result(
         exchanged=Exchanged() if shown is None else shown.exchanged,
         targets=tuple(results),
         size_plan=job.size_plan,
-        plan=job.models.plans.decided(job.targets[0]),
         moved=store.moved,
         lost=store.lost,
         changed="" if request.stamp is None else request.stamp.difference(),

@@ -89,8 +89,6 @@ def tune_auto(request: JobRequest) -> PrecisionChoice:
     graph, request = read_model(request)
 
     def tune(lowered: Graph, numerics: Numerics, part: Settings) -> None:
-        rules = part.search.model_copy(update={"plan": "rules"})  # a plan would be of this part
-        part = part.model_copy(update={"search": rules})
         own = replace(request, settings=_plain(part), started=time.monotonic())
         result = tune_lowered(own, LoweredModel(lowered, numerics))
         if result.interrupted:
@@ -103,8 +101,6 @@ def tune_auto(request: JobRequest) -> PrecisionChoice:
             )
 
     plain = _plain(settings)
-    if settings.searches_plans:
-        request.progress.message("plan: the rules decide, since precisions are chosen")
     with Store.open(settings.database.url, leave_damaged=True) as store:
         compile = plain.compile
         choose = choose_from(store, target, compile.threads, compile.numerics)

@@ -23,9 +23,9 @@ class BlockedUse:
     """A node that may run on blocked data, all types and attributes still those of plain data.
 
     `lanes` has for each operand the number in the lanes that pad its channels, None where the
-    operand is plain; `constants` says which are known when the model is built. The data lies in
-    blocks of `reads` channels, the result in blocks of `block`. Where a plan has `decided` so, what
-    pays does not count: only whether it can be.
+    operand is plain; `constants` says which are known when the model is built. Data and result lie
+    in blocks of `block` channels. Where it is `decided` that it does, what pays does not count:
+    only whether it can be.
     """
 
     attributes: Attributes
@@ -33,7 +33,6 @@ class BlockedUse:
     result: TensorType
     lanes: tuple[float | None, ...]
     constants: tuple[bool, ...]
-    reads: int
     block: int
     decided: bool = False
 
@@ -78,18 +77,16 @@ class BlockedRule:
     `form` is None where it has to run plain. An operator that `starts` does so without a blocked
     operand, too. One that `joins` reads all operands blocked, and plain ones are converted where
     that moves fewer bytes; others read the first one, and constants behind it, which `padded` gives
-    other shapes (from attributes, shapes and layout), filled with zeros. Data and result lie in
-    blocks of equally many channels, unless it `reblocks`. Attributes `layout` and `block` are set
-    where the operator has them; others that speak of axes are those that `adapted` gives, from
-    attributes, shapes of plain operands and the channels of a block. One that `folds` its channels
-    reads blocked data that is there in blocks, and gives a plain result: the axis within the blocks
-    is one more of its `axes`.
+    other shapes (from attributes, shapes and layout), filled with zeros. Attributes `layout` and
+    `block` are set where the operator has them; others that speak of axes are those that `adapted`
+    gives, from attributes, shapes of plain operands and the channels of a block. One that `folds`
+    its channels reads blocked data that is there in blocks, and gives a plain result: the axis
+    within the blocks is one more of its `axes`.
     """
 
     form: Callable[[BlockedUse], BlockedForm | None]
     starts: bool = False
     joins: bool = False
     padded: Callable[[Attributes, Sequence[Shape], BlockedLayout], list[Shape]] | None = None
-    reblocks: Callable[[Attributes, Types], bool] | None = None
     adapted: Callable[[Attributes, Sequence[Shape], int], Mapping[str, Attribute]] | None = None
     folds: Callable[[BlockedUse], bool] | None = None

@@ -284,11 +284,6 @@ def work_by_weight(attributes: Attributes, types: Types, result: TensorType) -> 
 # --- on blocked data ----------------------------------------------------------------------------
 
 
-def _reblocks(attributes: Attributes, types: Types) -> bool:
-    """Channels are summed over: those of data and result need not share blocks."""
-    return not _is_depthwise(attributes.integer("groups"), types.present(1).shape)
-
-
 def may_be_winograd(attributes: Attributes, window: Sequence[int]) -> bool:
     """A window that Winograd's algorithm exists for, on blocked data."""
     ones = {*attributes.integers("strides"), *attributes.integers("dilations"), 1}
@@ -299,8 +294,7 @@ def _blocked_form(use: BlockedUse) -> BlockedForm | None:
     """Blocked unless groups share a block, channels would be mostly padding, or it is a matrix
     product in disguise.
 
-    With fewer input channels than lanes it reads plain data if its data is plain. Where its layout
-    is decided it does so too, unless Winograd's algorithm may serve it, which needs blocks.
+    With fewer input channels than lanes it reads plain data if its data is plain.
     """
     data, weight = use.types.present(0), use.types.present(1)
     if not use.fills_lanes or len(data.shape) != 4 or use.attributes["layout"] != "NCHW":
@@ -311,16 +305,13 @@ def _blocked_form(use: BlockedUse) -> BlockedForm | None:
     channels, groups = data.shape[1], use.attributes.integer("groups")
     depthwise = group_inputs == 1 and groups == channels == outputs and outputs > 1
     if groups != 1 and not depthwise:
-        whole = outputs // groups % use.block == 0 and group_inputs % use.reads == 0
+        whole = outputs // groups % use.block == 0 and group_inputs % use.block == 0
         return BlockedForm(BLOCKED, 0.0) if whole else None
     product = window == [1, 1] and data.shape[2:] == (1, 1)
-    if (2 * outputs < use.block or product) and not use.decided:
+    if 2 * outputs < use.block or product:
         return None
     few = channels <= 4 or channels < use.block
-    reads_any = (
-        use.decided and data.dtype is DType.F32 and not may_be_winograd(use.attributes, window)
-    )
-    if (few or reads_any) and not depthwise and use.lanes[0] is None:
+    if few and not depthwise and use.lanes[0] is None:
         return BlockedForm(PLAIN_TO_BLOCKED, 0.0)
     return BlockedForm(BLOCKED, 0.0)
 
@@ -357,7 +348,7 @@ register(
         },
         work=work_by_weight,
         outside=lambda attributes, dtype: float(attributes.integer("pad_value")),
-        blocked=BlockedRule(_blocked_form, starts=True, padded=_padded_shapes, reblocks=_reblocks),
+        blocked=BlockedRule(_blocked_form, starts=True, padded=_padded_shapes),
         dynamic=True,
     )
 )

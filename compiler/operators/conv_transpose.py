@@ -288,7 +288,7 @@ def _blocked_form(use: BlockedUse) -> BlockedForm | None:
     whole = inputs % use.block == 0 and outputs % use.block == 0
     if groups > 1 and not whole and not _is_depthwise(groups, weight.shape):
         return None
-    if 2 * outputs * groups < use.block and not use.decided:
+    if 2 * outputs * groups < use.block:
         return None
     return BlockedForm(BLOCKED, 0.0)
 

@@ -103,7 +103,7 @@ def _slice(attributes: Attributes, use: Use) -> Tensor:
 
 
 def _blocked_slice(use: BlockedUse) -> BlockedForm | None:
-    """All channels; whole blocks of them, or the last ones, where a plan asks for them."""
+    """All channels; whole blocks of them where that is decided."""
     data, taken = use.types.present(0), use.result.shape
     starts, steps = use.attributes.integers("starts"), use.attributes.integers("steps")
     of_all = len(taken) == 4 and taken[1] == data.shape[1] and steps[1] == 1
@@ -111,10 +111,7 @@ def _blocked_slice(use: BlockedUse) -> BlockedForm | None:
         return BlockedForm(BLOCKED, use.lanes[0] or 0.0)
     if not use.decided or len(taken) != 4 or starts[1] % use.block or steps[1] != 1:
         return None
-    if taken[1] % use.block == 0:
-        return BlockedForm(BLOCKED, 0.0)
-    at_the_end = starts[1] + taken[1] == data.shape[1] and use.lanes[0] is not None
-    return BlockedForm(BLOCKED, use.lanes[0] or 0.0) if at_the_end else None
+    return BlockedForm(BLOCKED, 0.0) if taken[1] % use.block == 0 else None
 
 
 def _slice_of_blocks(

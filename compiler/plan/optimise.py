@@ -24,7 +24,6 @@ from tunefarm.compiler.plan import (
     share_memory,
     transposed_convolutions,
 )
-from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.plan.fusion import split_moves
 from tunefarm.compiler.plan.layouts import choose_layouts, rows_as_planes
 from tunefarm.compiler.plan.precision import choose_precision, spread_dequantised
@@ -70,11 +69,10 @@ class Abilities:
 def passes(
     block: int | None,
     numerics: Numerics = DEFAULT_NUMERICS,
-    plan: GraphPlan = DEFAULT_PLAN,
     can: Abilities = Abilities(),
 ) -> tuple[tuple[str, GraphPass], ...]:
     """Name and pass, in order, for a target with vectors of `block` elements that `can` do so much,
-    to be run once. What `plan` says goes before rules."""
+    to be run once."""
     summed, tiled = can.summed, can.tiled
     folded = plain(lambda graph: fold_quantised.run(graph, can.activations, can.states))
     denormals = numerics.denormals
@@ -84,7 +82,7 @@ def passes(
     is_direct = is_strict or numerics.narrow is not None
     dilated = plain(lambda graph: dilated_convolutions.run(graph, block, is_direct))
     interleaved = plain(lambda graph: interleaved_channels.run(graph, can.row_bytes, numerics))
-    layouts = plain(lambda graph: choose_layouts.run(graph, block, plan))
+    layouts = plain(lambda graph: choose_layouts.run(graph, block))
     precision = partial(choose_precision.run, numerics=numerics, summed=summed, tiled=tiled)
     planned = (
         ("rows_as_planes", plain(lambda graph: rows_as_planes.run(graph, block))),
@@ -126,19 +124,17 @@ def optimise(
     observe: Observe | None = None,
     allowance: ResourceBudget | None = None,
     numerics: Numerics = DEFAULT_NUMERICS,
-    plan: GraphPlan = DEFAULT_PLAN,
     can: Abilities = Abilities(),
 ) -> Graph:
     """The graph that kernels are extracted from, with the same inputs, outputs and meaning.
 
     `block` is the number of f32 lanes of the target, the block of blocked layouts; None keeps all
     data in NCHW. `numerics` say what is stored in narrower types, `can` what the target has
-    instructions for. What `plan` says of the graph goes before the
-    rules. `observe` is called with the name and result of every pass. Raises `PlanError` for a
-    decision that does not fit, `VerifyError` if the graph, or the result of a pass, breaks a rule,
-    and `LimitError` for what goes beyond the `allowance` (this machine's if None).
+    instructions for. `observe` is called with the name and result of every pass. Raises
+    `VerifyError` if the graph, or the result of a pass, breaks a rule, and `LimitError` for what
+    goes beyond the `allowance` (this machine's if None).
     """
-    found = passes(block, numerics, plan, can)
+    found = passes(block, numerics, can)
     return run_passes(graph, found, observe, allowance or ResourceBudget())
 
 
@@ -148,7 +144,6 @@ def optimise_for(
     observe: Observe | None = None,
     allowance: ResourceBudget | None = None,
     numerics: Numerics = DEFAULT_NUMERICS,
-    plan: GraphPlan = DEFAULT_PLAN,
 ) -> Graph:
     """`optimise` with what a target has: its lanes and its instructions for narrow types.
 
@@ -157,4 +152,4 @@ def optimise_for(
     if numerics.fixes_order:
         target = common_target(target)
     block, can = target.lanes(DType.F32), Abilities.of(target)
-    return optimise(graph, block, observe, allowance, numerics, plan, can)
+    return optimise(graph, block, observe, allowance, numerics, can)

@@ -11,8 +11,6 @@ _HOMES = {
     "sized": "tests.attack.sized:Sized",
     "emulated": "tests.attack.emulated:Emulated",
     "quantised": "tests.attack.quantised:Quantised",
-    "plans": "tests.attack.planned:Plans",
-    "sized-plans": "tests.attack.planned:SizedPlans",
     "models": "tests.attack.models:Models",
     "artefacts": "tests.attack.artefacts:Artefacts",
     "cache": "tests.attack.cache_entries:CacheEntries",

@@ -87,7 +87,6 @@ _WORDS = {
     "page": ("nothing", "../index", "\udcff", _LONG),
     "build": ("m.onnx", "m.onnx/x", _LONG),
     "threads": ("", "x", "0", "-1", "1" + "0" * 5000),
-    "plan": ("serach", "", "RULES", "\udcff", _LONG),
     "max_memory": ("", "lots", "0", "-3", "64X", "1e9999M", "nan", "\udcff", _LONG),
     "ids": ("nothing", "\udcff", _LONG),
     "layers": ("missing", "m.onnx", "folder", "\udcff", _LONG),

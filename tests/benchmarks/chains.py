@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import TypeAlias
 
 import numpy as np
 
@@ -28,8 +29,7 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.kernels.kernel import KernelCall
 from tunefarm.compiler.llvm import compile_kernel
 from tunefarm.compiler.plan.choices.estimate import Estimator
-from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, Chain, GraphPlan
-from tunefarm.compiler.plan.fusion.chain_candidates import chain_candidates
+from tunefarm.compiler.plan.choices.estimated_chains import chain_candidates
 from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
 from tunefarm.compiler.plan.fusion.group_kernels import GroupKernels
 from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
@@ -143,11 +143,14 @@ def blocks(lanes: int) -> Iterator[Block]:
     yield pooled(112, 32, 64, 3, 1, lanes)
 
 
-class Built:
-    """The kernels of a block under a plan, one after another, ready to be called."""
+Chains: TypeAlias = tuple[str, ...]
 
-    def __init__(self, block: Block, plan: GraphPlan, schedules: Mapping[str, Schedule]) -> None:
-        program = extract_kernels(block.graph, plan=plan)
+
+class Built:
+    """The kernels of a block under some chains, one after another, ready to be called."""
+
+    def __init__(self, block: Block, chains: Chains, schedules: Mapping[str, Schedule]) -> None:
+        program = extract_kernels(block.graph, chains=chains)
         self.calls = [call for call in program.calls if isinstance(call, KernelCall)]
         rng = np.random.default_rng(0)
         values = {}
@@ -197,7 +200,7 @@ class Built:
 
 
 def searched(
-    block: Block, plan: GraphPlan, call: KernelCall, others: Mapping[str, Schedule], trials: int
+    block: Block, chains: Chains, call: KernelCall, others: Mapping[str, Schedule], trials: int
 ) -> Schedule:
     """Of a call's schedules the best of the default and so many random ones, `others` as given."""
     space, rng = schedule_space(call.kernel, host_target()), random.Random(0)
@@ -205,20 +208,20 @@ def searched(
     known = {}
     for candidate in dict.fromkeys(candidates):
         schedule = space.schedule(candidate)
-        built = Built(block, plan, {**others, call.key: schedule})
+        built = Built(block, chains, {**others, call.key: schedule})
         known[candidate] = median(sample(built, 0.003) for _ in range(3))
     return space.schedule(min(known, key=lambda candidate: known[candidate]))
 
 
-def plans_of(block: Block) -> dict[str, GraphPlan]:
+def plans_of(block: Block) -> dict[str, Chains]:
     """Nothing chained, each value alone, and all of them."""
     values = block.values
-    plans = {"apart": DEFAULT_PLAN}
+    plans: dict[str, Chains] = {"apart": ()}
     names = ("chained",) if len(values) == 1 else ("pw+dw", "dw+pw")
     for name, value in zip(names, values, strict=True):
-        plans[name] = GraphPlan((Chain(value),))
+        plans[name] = (value,)
     if len(values) > 1:
-        plans["all"] = GraphPlan(tuple(map(Chain, values)))
+        plans["all"] = tuple(values)
     return plans
 
 
@@ -250,11 +253,8 @@ def measure(block: Block, trials: int, rounds: int) -> tuple[float, float]:
             raise SystemExit(f"{block.name}: plans differ in what they compute; nothing was timed")
     found = [ratios(times_of(builts, rounds)) for _ in range(2)]
     names = list(plans)
-    offered = [
-        DEFAULT_PLAN,
-        *(GraphPlan(x.chains) for x in chain_candidates(GroupKernels(block.graph), target)),
-    ]
     estimate = Estimator(SpaceCache(target))
+    offered = [(), *chain_candidates(GroupKernels(block.graph), estimate)]
     estimates = [
         sum(estimate(call.kernel).seconds for call in built.calls) if plan in offered else math.inf
         for plan, built in zip(plans.values(), builts, strict=True)
@@ -264,7 +264,7 @@ def measure(block: Block, trials: int, rounds: int) -> tuple[float, float]:
     text = "  ".join(
         f"{name}{'' if plan in offered else '-'} {ratio:5.3f}"
         for (name, plan), ratio in zip(plans.items(), found[1], strict=True)
-        if plan.decisions
+        if plan
     )
     seconds = median(times_of(builts[:1], 3)[0])
     chosen = "  ".join(

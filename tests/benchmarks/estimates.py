@@ -104,7 +104,7 @@ def main() -> None:
     parser.add_argument("--worst", type=int, default=10)
     given = parser.parse_args()
     if given.plain:
-        choose_layouts.run = lambda graph, block, decided=None: graph
+        choose_layouts.run = lambda graph, block: graph
     with pinned(1):
         found = list(rows(given.models.split(",")))
     print(f"{'kind':22}{'kernels':>8}{'mean':>8}{'spread':>8}")

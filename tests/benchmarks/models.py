@@ -29,9 +29,6 @@ from tests.benchmarks.paired import compare_paired
 from tunefarm import compiler
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.frontend.zoo import model_names, write_model
-from tunefarm.compiler.graph.ir import Graph
-from tunefarm.compiler.pipeline import compile_model
-from tunefarm.compiler.plan.decisions.graph_plan import GraphPlan
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.schedule.schedule import ScheduleChoice
 from tunefarm.compiler.schedule.spaces import untiled_schedule
@@ -136,11 +133,6 @@ class Bench:
         _, *names = runs
         ratios = {name: compare_paired(t, ours) for name, t in zip(names, rest, strict=True)}
         return Row(path.stem, threads, median(ours), ratios)
-
-
-def planned_build(graph: Graph, threads: int, plan: GraphPlan) -> Executable:
-    """The model under a plan, with default schedules."""
-    return Executable(compile_model(graph, threads=threads, plan=plan).spec)
 
 
 def different(actual: Mapping[str, Array], expected: Mapping[str, Array]) -> list[str]:

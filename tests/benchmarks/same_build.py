@@ -47,7 +47,7 @@ SIZES = {
 MOST_EXCLUDE = 0.1  # share of the intervals
 WIDEST = 0.03
 JOB = "from tunefarm.tuner.commands.entry import main; main()"
-KEEPS = ("--trials", "1", "--plan", "rules", "--runner", "local")
+KEEPS = ("--trials", "1", "--runner", "local")
 RATIO = re.compile(r"\d\.\d\dx")
 BUSY = """
 import os

@@ -108,7 +108,7 @@ def _differences(where: str, before: Any, now: Any) -> Iterator[str]:
 
 
 def _kernels(graph: Graph, target: Target) -> Iterator[tuple[str, FusedKernel]]:
-    for call in kernels_of(graph, target).calls:
+    for call in kernels_of(graph, target, chains=()).calls:
         if isinstance(call, KernelCall):
             yield call.key, call.kernel
 

@@ -24,6 +24,7 @@ from tunefarm.tuner.job_request import JobRequest
 from tunefarm.tuner.records.job_command import JobCommand
 from tunefarm.tuner.reports.progress import Progress
 from tunefarm.tuner.result import TuneResult, summary_lines
+from tunefarm.tuner.search.budget import End
 from tunefarm.tuner.tune_model import read_model, tune_model
 
 DIFFERENCE = "(SHA-256 "
@@ -48,7 +49,7 @@ class Tuner:
         self.folder = folder
         self.save("first")
         monkeypatch.setattr(Job, "prepare", lambda job: None)
-        monkeypatch.setattr(Job, "choose_plans", lambda job: False)
+        monkeypatch.setattr(Job, "search", lambda job: End.INTERRUPTED)
 
     def save(self, producer: str) -> None:
         """Write the model anew, as another program would."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import onnx
 import pytest
 
 from tests.end_to_end.tiny_model import tiny_model
-from tests.tuner.plans.test_job_plans import FakeRunner, latency
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.configs.errors import SettingsError
 from tunefarm.configs.settings import load_settings
@@ -28,12 +27,30 @@ from tunefarm.tuner.search.budget import Budget, End, Limits, TaskProgress, expe
 from tunefarm.tuner.tune_model import tune_model
 
 
-class GainingRunner(FakeRunner):
+def latency(ratio: float, doubt: float = 0.01) -> ModelLatency:
+    low, high = ratio * (1 - doubt), ratio * (1 + doubt)
+    return ModelLatency(1e-3, 1e-3 * ratio, 0.0, 0.0, ratio, low, high)
+
+
+class GainingRunner:
     """Each schedule of a kernel that is new takes 0.93 of the time of the one before it."""
 
+    capacity = 4
+
     def __init__(self) -> None:
-        super().__init__()
+        self._waiting: list[MeasureRequest] = []
         self._seen: dict[str, dict[str, float]] = {}
+
+    @property
+    def pending(self) -> int:
+        return len(self._waiting)
+
+    def submit(self, request: MeasureRequest) -> None:
+        self._waiting.append(request)
+
+    def results(self, timeout: float | None = None) -> list[MeasureResult]:
+        found, self._waiting = [self._answer(request) for request in self._waiting], []
+        return found
 
     def _answer(self, request: MeasureRequest) -> MeasureResult:
         known = self._seen.setdefault(request.workload_key, {})
@@ -42,6 +59,15 @@ class GainingRunner(FakeRunner):
         times = (known[hash_json(schedule)] for schedule in request.schedules)
         samples, *rivals = ((seconds,) * 12 for seconds in times)
         return MeasureResult(request.request_id, Status.OK, samples=samples, rivals=tuple(rivals))
+
+    def close(self) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
 
 
 class Messages(Progress):

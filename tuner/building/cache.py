@@ -1,8 +1,7 @@
 """What was built before, found by what it was made from. Three kinds of entries, and artifacts:
 
     build      files of model and database, settings, programs -> how it was built, its artifact
-    kernels    file of the model, target, precision, denormals -> the model's distinct kernels, and
-                                                                  the plan that they are of
+    kernels    file of the model, target, precision, denormals, threads -> its distinct kernels
     artifact   kernels with the schedules chosen now, settings -> how it was built, its artifact
 
 Where a `build` is found, neither is a record looked up nor a library imported that could. The
@@ -29,7 +28,6 @@ from tunefarm.compiler.content_cache import (
 )
 from tunefarm.compiler.errors import ArtefactError, TunefarmError
 from tunefarm.compiler.function_modules import modules_digests
-from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.runtime.artefact.large_files import ChangedFileError, copy_file
 from tunefarm.compiler.runtime.spec.kernel_report import KernelReport
 from tunefarm.compiler.target import Target
@@ -73,12 +71,10 @@ class KeptArtefact:
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
-    """A model that was read before: its distinct kernels by workload key, in order of first use,
-    under the plan that was last applied."""
+    """A model that was read before: its distinct kernels by workload key, in order of first use."""
 
     model_hash: str
     kernels: Mapping[str, FusedKernel]
-    plan: GraphPlan = DEFAULT_PLAN
 
 
 class BuildCache:
@@ -92,19 +88,18 @@ class BuildCache:
         made_from += [compile.numerics, compile.denormals, target.machine.digest]
         if modules := modules_digests():  # what their type rules say is part of the model
             made_from.append(modules)
-        if request.untuned or request.asks_only_shipped:  # its graph is decided by estimates
-            made_from.append([_UNTUNED, request.settings.search.plan, str(compile.threads)])
+        made_from.append(str(compile.threads))  # which estimates, and so chains, depend on
         self._request = request
         self._cache = ContentCache(folder)
         self._databases = request.databases
         self._records: object = None  # their stamp, when nothing was found
         self._kernels_key = cache_key("kernels", *made_from)
-        memory, plan = request.settings.limits.memory, request.settings.search.plan
-        self._artefact_key = [self._kernels_key, compile.threads, memory]
+        memory = request.settings.limits.memory
+        self._artefact_key = [self._kernels_key, memory]
         # What is said of its jobs depends on its place.
         place = "" if request.temporary else os.path.abspath(request.model)
-        self._build_key = [*made_from, place, compile.threads, request.fallback, request.listed]
-        self._build_key += [memory, plan, request.accept_nominees, cpu_name()]
+        self._build_key = [*made_from, place, request.fallback, request.listed]
+        self._build_key += [memory, request.accept_nominees, cpu_name()]
 
     @staticmethod
     def of(request: BuildRequest, target: Target, digest: Future[str | None]) -> BuildCache | None:
@@ -162,8 +157,7 @@ class BuildCache:
         def known(facts: Any) -> KnownModel:
             kernels = [kernel_from_json(value) for value in facts["kernels"]]
             by_key = {workload_key(kernel): kernel for kernel in kernels}
-            plan = GraphPlan.from_json(facts["plan"])
-            return KnownModel(str(facts["model_hash"]), by_key, plan)
+            return KnownModel(str(facts["model_hash"]), by_key)
 
         return self._find(self._kernels_key, known)
 
@@ -191,11 +185,7 @@ class BuildCache:
         from tunefarm.compiler.kernels.serialize import kernel_to_json
 
         values = [kernel_to_json(kernel) for kernel in model.kernels.values()]
-        known = {
-            "model_hash": model.model_hash,
-            "kernels": values,
-            "plan": model.plan.to_json(),
-        }
+        known = {"model_hash": model.model_hash, "kernels": values}
         self._cache.add(self._kernels_key, known)
         facts = {"kept": asdict(kept), "kernels": [asdict(report) for report in reports]}
         self._cache.add(self._key_of_schedules(model, chosen), facts)
@@ -266,7 +256,7 @@ class BuildCache:
         self, model: KnownModel, chosen: Mapping[str, ScheduleChoice | None]
     ) -> str:
         uses = [[key, _choice_to_json(chosen.get(key))] for key in model.kernels]
-        return cache_key("artefact", *self._artefact_key, model.plan.to_json(), uses)
+        return cache_key("artefact", *self._artefact_key, uses)
 
     def _path(self, digest: str) -> Path:
         return self._cache.path(cache_key("artefact", digest))

@@ -32,8 +32,6 @@ from tunefarm.tuner.from_settings import fallback_targets, limits_of, target_of
 
 if TYPE_CHECKING:
     from tunefarm.compiler.graph.ir import Graph
-    from tunefarm.compiler.pipeline import Compiled
-    from tunefarm.compiler.plan.decisions.graph_plan import GraphPlan
     from tunefarm.compiler.runtime.execution.executable import Executable
     from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
     from tunefarm.compiler.target import Target
@@ -130,16 +128,12 @@ def _put_together(
 ) -> BuildResult | None:
     """The artifact of the same kernels with the same schedules; None if there is none."""
     from tunefarm.tuner.building.apply_best import Records
-    from tunefarm.tuner.building.recorded_plan import plan_to_apply
     from tunefarm.tuner.building.size_plan import size_plan
 
     asked = (store, model.model_hash, request.settings, target)
     accept = request.accept_nominees
     sizes, left = size_plan(*asked, accept_nominees=accept)
     if sizes is not None:
-        return None
-    planned = plan_to_apply(*asked, accept_nominees=accept)
-    if planned.plan != model.plan:  # its kernels are others, or it does not fit
         return None
     records = Records(
         store, request.settings, target, model.model_hash, accept_nominees=request.accept_nominees
@@ -148,10 +142,10 @@ def _put_together(
     if found is None:
         return None
     reports, kept = found
-    notes = (*planned.notes, *left, *records.notes(reports))
+    notes = (*left, *records.notes(reports))
     unapplied = (*other_file(store, request.model), *records.unapplied(reports))
     standings = records.standings_of(reports)
-    report = build_report(reports, model.kernels, notes, planned.choice, unapplied, standings)
+    report = build_report(reports, model.kernels, notes, unapplied, standings)
     result = built_artefact(request.output, report, model.model_hash, kept.digest, kept)
     return result if cache.place(result) else None
 
@@ -180,7 +174,6 @@ def _compiled(
         lower_model,
         overflow_note,
     )
-    from tunefarm.tuner.building.recorded_plan import plan_to_apply
     from tunefarm.tuner.building.size_plan import size_plan
 
     settings, output, graph = request.settings, request.output, read()
@@ -194,25 +187,21 @@ def _compiled(
     lowered = lower_model(graph, settings, request.precision, target, store)
     records = Records(store, settings, target, model_hash, accept_nominees=accept)
 
-    def compile(plan: GraphPlan | None) -> Compiled:
-        return compile_with(
-            lowered.graph,
-            records.choose,
-            settings,
-            target,
-            numerics=lowered.numerics,
-            dump_after=request.dump_after,
-            keep_llvm=request.form in CODE_TEXTS,
-            plan=plan,
-        )
-
-    built, planned = plan_to_apply(*asked, accept_nominees=accept).compile(compile)
+    built = compile_with(
+        lowered.graph,
+        records.choose,
+        settings,
+        target,
+        numerics=lowered.numerics,
+        dump_after=request.dump_after,
+        keep_llvm=request.form in CODE_TEXTS,
+    )
     reports = built.spec.kernels
     text = [lowered.note, overflow_note(graph, built, settings), graph.structure.prefix.note]
-    notes = (*filter(None, text), *planned.notes, *left, *records.notes(reports))
+    notes = (*filter(None, text), *left, *records.notes(reports))
     unapplied = (*other_file(store, request.model), *records.unapplied(reports))
     standings = records.standings_of(reports)
-    report = build_report(reports, built.kernels, notes, planned.choice, unapplied, standings)
+    report = build_report(reports, built.kernels, notes, unapplied, standings)
     request.check(report)
     if lowered.chosen is not None and store is not None:
         note = keep_choice(lowered.chosen, request.name, graph, settings, target)
@@ -223,13 +212,13 @@ def _compiled(
         files, command = write_form(request, built)
         return BuildResult(request.form, output, files, report, command)
     spec, chosen = built.spec, built.chosen
-    model = KnownModel(model_hash, built.kernels, planned.plan)
+    model = KnownModel(model_hash, built.kernels)
     del built  # whose constants, not packed, would stay next to those of the fallbacks
     others, fallbacks = fallback_targets(target) if request.fallback else (), []
     if others:
         spec = replace(spec, constants=tuple(map(large_arrays.kept, spec.constants)))
     for other in others:
-        fallbacks.append(_fallback(lowered, settings, other, store, model_hash))
+        fallbacks.append(_fallback(lowered, settings, other, store))
     save(spec, output, fallbacks)
     del spec, fallbacks  # whose constants leave room for the copy
     digest = digest_of(output)
@@ -240,21 +229,16 @@ def _compiled(
 
 
 def _fallback(
-    lowered: LoweredModel, settings: Settings, target: Target, store: Store | None, model_hash: str
+    lowered: LoweredModel, settings: Settings, target: Target, store: Store | None
 ) -> ExecutableSpec:
-    """The variant for other CPUs, from their own records, with their own plan if there is one."""
+    """The variant for other CPUs, from their own records."""
     from tunefarm.tuner.building.apply_best import Records
     from tunefarm.tuner.building.lowered import compile_with
-    from tunefarm.tuner.building.recorded_plan import plan_to_apply
 
     choose, numerics = Records(store, settings, target).choose, lowered.numerics
-
-    def compile(plan: GraphPlan | None) -> Compiled:
-        return compile_with(
-            lowered.graph, choose, settings, target, fallback=True, numerics=numerics, plan=plan
-        )
-
-    return plan_to_apply(store, model_hash, settings, target).compile(compile)[0].spec
+    return compile_with(
+        lowered.graph, choose, settings, target, fallback=True, numerics=numerics
+    ).spec
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ from tunefarm.compiler.graph.serialize import structural_hash
 from tunefarm.compiler.llvm.object_cache import ObjectCache
 from tunefarm.compiler.pipeline import Compiled, compile_model
 from tunefarm.compiler.plan.apply_precisions import apply_precisions, prepare
-from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.plan.precision.contractions import contractions
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.spec.guards import SizeGuard
@@ -57,7 +56,6 @@ def compile_with(
     keep_llvm: bool = False,
     numerics: Numerics | None = None,
     guards: Sequence[SizeGuard] = (),
-    plan: GraphPlan | None = DEFAULT_PLAN,
 ) -> Compiled:
     """Compile a model with the schedules that `choose` gives (None: default schedules).
 
@@ -80,7 +78,6 @@ def compile_with(
         fallback=fallback,
         keep_llvm=keep_llvm,
         guards=guards,
-        plan=plan,
     )
     if cache is not None and objects is not None and objects.misses:
         cache.trim()

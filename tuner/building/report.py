@@ -12,7 +12,6 @@ from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.runtime.spec.kernel_report import NAIVE, TUNED, KernelReport
 from tunefarm.compiler.with_count import with_count
 from tunefarm.configs.settings import shown_precision
-from tunefarm.tuner.records.graph_choice import GraphChoice
 from tunefarm.tuner.records.unapplied import DAMAGED, NOMINEE, Unapplied
 from tunefarm.tuner.reports.report import KEY_CHARACTERS, format_seconds, format_share
 
@@ -49,14 +48,12 @@ class KernelUse:
 class BuildReport:
     """Every distinct kernel, and the share of the estimated time that runs tuned schedules.
 
-    `notes` say which kernels are scalar loops, and what of the database could not be used; `plan`
-    is what was chosen for the graph and applied, None where the rules decided; `unapplied` are the
-    records that were left, which `notes` say too.
+    `notes` say which kernels are scalar loops, and what of the database could not be used;
+    `unapplied` are the records that were left, which `notes` say too.
     """
 
     kernels: tuple[KernelUse, ...]
     notes: tuple[str, ...] = ()
-    plan: GraphChoice | None = None
     unapplied: tuple[Unapplied, ...] = ()
 
     @property
@@ -72,13 +69,6 @@ class BuildReport:
         """What is left of the databases because it is damaged, one line each."""
         return [str(item) for item in self.unapplied if DAMAGED in item.differs]
 
-    @property
-    def plan_lines(self) -> list[str]:
-        """The plan that was applied and what its parts gain; nothing where the rules decided."""
-        if self.plan is None:
-            return []
-        return [f"plan: {self.plan}", *(f"  {line}" for line in self.plan.notes)]
-
     def to_json(self) -> dict[str, Any]:
         """The report as JSON values."""
         kernels = [
@@ -89,23 +79,21 @@ class BuildReport:
             "tuned_share": self.tuned_share,
             "notes": list(self.notes),
             "unapplied": [item.to_json() for item in self.unapplied],
-            "plan": None if self.plan is None else self.plan.to_json(),
             "kernels": kernels,
         }
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> BuildReport:
-        """The inverse of `to_json`; `KeyError`, `TypeError` or PlanError on other JSON."""
+        """The inverse of `to_json`; `KeyError` or `TypeError` on other JSON."""
         values = [dict(kernel) for kernel in data["kernels"]]
         shares = [(kernel.pop("share"), str(kernel.pop("standing"))) for kernel in values]
         uses = (
             (report, *rest)
             for report, rest in zip(map(KernelReport.from_json, values), shares, strict=True)
         )
-        plan = None if data["plan"] is None else GraphChoice.from_json(data["plan"])
         unapplied = tuple(map(Unapplied.from_json, data["unapplied"]))
         kernels = tuple(KernelUse(*use) for use in uses)
-        return BuildReport(kernels, tuple(data["notes"]), plan, unapplied)
+        return BuildReport(kernels, tuple(data["notes"]), unapplied)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +120,11 @@ def build_report(
     reports: Sequence[KernelReport],
     kernels: Mapping[str, FusedKernel],
     notes: tuple[str, ...] = (),
-    plan: GraphChoice | None = None,
     unapplied: tuple[Unapplied, ...] = (),
     standings: Mapping[str, str] = _NONE,
 ) -> BuildReport:
-    """The report of a build; `kernels` and `standings` are by workload key, `plan` is what was
-    applied of its graph, `unapplied` what was left of the database, which goes to the notes.
+    """The report of a build; `kernels` and `standings` are by workload key, `unapplied` is
+    what was left of the database, which goes to the notes.
 
     A kernel's time is the one that was measured, or an estimate: by a coarse roofline, scaled so
     that it is right on the whole for the kernels that were measured.
@@ -159,7 +146,7 @@ def build_report(
         for report, cost in zip(reports, seconds, strict=True)
     )
     notes = (*_scalar_note(uses), *notes, *map(str, unapplied))
-    return BuildReport(uses, notes, plan, unapplied)
+    return BuildReport(uses, notes, unapplied)
 
 
 def _scalar_note(uses: Sequence[KernelUse]) -> tuple[str, ...]:

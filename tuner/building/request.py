@@ -213,15 +213,8 @@ class BuildResult:
         next_line = f"next: {self.next_command}"
         if not self.programs:
             share = f"{files}: {format_share(self.report.tuned_share)} {runs}"
-            return [*self.report.plan_lines, share, next_line]
-        each = [
-            line
-            for p in self.programs
-            for line in (
-                f"for {p}: {format_share(p.report.tuned_share)} {runs}",
-                *p.report.plan_lines,
-            )
-        ]
+            return [share, next_line]
+        each = [f"for {p}: {format_share(p.report.tuned_share)} {runs}" for p in self.programs]
         return [f"{files}: {len(self.programs)} programs", *each, next_line]
 
 

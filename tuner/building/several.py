@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 
 from tunefarm.compiler.errors import SettingsError, TunefarmError
 from tunefarm.compiler.graph.serialize import structural_hash
-from tunefarm.compiler.pipeline import Compiled
-from tunefarm.compiler.plan.decisions.graph_plan import GraphPlan
 from tunefarm.compiler.runtime.artefact.file_header import digest_of
 from tunefarm.compiler.runtime.artefact.write_artefact import save
 from tunefarm.compiler.runtime.machine.check_target import platform_of
@@ -27,7 +25,6 @@ from tunefarm.measure.sandbox.import_model import import_model
 from tunefarm.tuner.building.apply_best import Records
 from tunefarm.tuner.building.lowered import compile_with, keep_choice, lower_model, overflow_note
 from tunefarm.tuner.building.model_file import other_file
-from tunefarm.tuner.building.recorded_plan import plan_to_apply
 from tunefarm.tuner.building.report import BuildReport, ProgramReport, build_report
 from tunefarm.tuner.building.request import (
     ARTEFACT,
@@ -36,7 +33,7 @@ from tunefarm.tuner.building.request import (
     BuildResult,
     built_artefact,
 )
-from tunefarm.tuner.building.size_plan import RangeProgram, range_programs, size_plan
+from tunefarm.tuner.building.size_plan import range_programs, size_plan
 from tunefarm.tuner.building.size_values import guards_of, programs_of
 from tunefarm.tuner.from_settings import fallback_targets, limits_of, targets_of
 
@@ -110,31 +107,23 @@ def _build(
             store, model_hash, settings, target, accept_nominees=request.accept_nominees
         )
     programs = []
-    planned = plan_to_apply(
-        store, model_hash, settings, target, accept_nominees=request.accept_nominees
-    )
     for item in range_programs(plan, lowered.graph, guards, records.choose):
-
-        def compile(decided: GraphPlan | None, item: RangeProgram = item) -> Compiled:
-            return compile_with(
-                lowered.graph,
-                item.choose,
-                settings,
-                target,
-                fallback=fallback,
-                numerics=lowered.numerics,
-                guards=item.guards,
-                plan=decided,
-            )
-
-        built, applied = planned.compile(compile)
+        built = compile_with(
+            lowered.graph,
+            item.choose,
+            settings,
+            target,
+            fallback=fallback,
+            numerics=lowered.numerics,
+            guards=item.guards,
+        )
         kernels = built.spec.kernels
         text = [lowered.note, overflow_note(graph, built, settings), graph.structure.prefix.note]
-        notes = (*filter(None, text), *applied.notes, *records.notes(kernels))
+        notes = (*filter(None, text), *records.notes(kernels))
         others = other_file(store, request.model)
         unapplied = () if fallback else (*others, *records.unapplied(kernels))
         standings = records.standings_of(kernels)
-        report = build_report(kernels, built.kernels, notes, applied.choice, unapplied, standings)
+        report = build_report(kernels, built.kernels, notes, unapplied, standings)
         spec = replace(built.spec, constants=tuple(map(kept, built.spec.constants)))
         del built
         programs.append(_Program(spec, report))

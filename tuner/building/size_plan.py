@@ -17,7 +17,6 @@ from tunefarm.compiler.types.signature import AxisSource
 from tunefarm.configs.settings import Settings
 from tunefarm.db.store import Store
 from tunefarm.tuner.building.record import keep_plan
-from tunefarm.tuner.building.recorded_plan import nominee_note
 from tunefarm.tuner.records.applicable_records import applicable_plan
 from tunefarm.tuner.records.size_ranges import SizePlan, SizeRange
 
@@ -59,9 +58,13 @@ def size_plan(
     standing = applicable_plan(store, model_hash, target, threads, _kind(settings))
     found = standing.taken(accept_nominees)
     if found is None and standing.nominee is not None:
-        instead = "one program serves all sizes"
-        subject = "the recorded ranges of sizes were"
-        return None, (nominee_note(standing.nominee, subject, instead, "ranges"),)
+        cpu = standing.nominee.cpu
+        note = (
+            f"the recorded ranges of sizes were{f' chosen on {cpu} and' if cpu else ''} not "
+            "confirmed on this CPU: one program serves all sizes; tune MODEL measures ranges, "
+            "--accept-nominees applies them as they are"
+        )
+        return None, (note,)
     if found is None:
         return None, ()
     try:

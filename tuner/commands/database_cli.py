@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -53,44 +53,34 @@ database = typer.Typer(
 
 @database.command("list")
 def db_list(db: DbOption = None, json: JsonOption = None) -> None:
-    """List the recorded kernels, graph optimization plans and unfinished jobs."""
+    """List the recorded kernels and unfinished jobs."""
     check_files(writes=[json], databases=[db])
     from tunefarm.tuner.commands.database_commands import (
         job_lines,
         list_table,
         list_to_json,
         listed,
-        plan_list,
     )
 
     with open_database(db) as store:
-        tasks, lines = listed(store), [*plan_list(store), *job_lines(store)]
+        tasks, lines = listed(store), job_lines(store)
         show(json, list_to_json(tasks), list_table(tasks), *lines)
 
 
 @database.command("show")
 def db_show(
-    workload: Annotated[str, argument("KEY", "Key of a workload or plan, or the start of it.")],
+    workload: Annotated[str, argument("KEY", "Key of a workload, or the start of it.")],
     db: DbOption = None,
     top: Annotated[int, option("--top N", "Trials to show.", min=1)] = 10,
     json: JsonOption = None,
 ) -> None:
-    """Show one kernel, its best trials and the schedule that a build uses; or a plan."""
+    """Show one kernel, its best trials and the schedule that a build uses."""
     check_files(writes=[json], databases=[db])
-    from tunefarm.tuner.commands.database_commands import (
-        plans_to_json,
-        show_lines,
-        show_to_json,
-        shown_plans,
-    )
+    from tunefarm.tuner.commands.database_commands import show_lines, show_to_json
 
     with open_database(db) as store:
-        if lines := shown_plans(store, workload):
-            value: Any = plans_to_json(store, workload)
-        else:
-            lines = show_lines(store, workload, top)
-            value = show_to_json(store, workload, top)
-        show(json, value, "\n".join(lines))
+        lines = show_lines(store, workload, top)
+        show(json, show_to_json(store, workload, top), "\n".join(lines))
 
 
 @database.command("why", cls=Command)

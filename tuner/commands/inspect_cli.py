@@ -31,7 +31,7 @@ from tunefarm.tuner.commands.options import (
 )
 from tunefarm.tuner.commands.verbosity import note
 
-_STAGES = "graph|plan|kernels|space|loops|shares|llvm|asm|variants"
+_STAGES = "graph|kernels|space|loops|shares|llvm|asm|variants"
 VARIANTS = "variants"
 """The stage of artifacts."""
 
@@ -44,8 +44,8 @@ def inspect(
         str,
         option(
             f"--stage {_STAGES}",
-            "What to print: the graph, its optimization plan, the kernels, their schedule "
-            "spaces, how evenly threads share loops, or the code as loops, LLVM IR or assembly. "
+            "What to print: the graph, the kernels, their schedule spaces, how evenly "
+            "threads share loops, or the code as loops, LLVM IR or assembly. "
             "variants, of an artifact: what it holds for each CPU.",
             OUTPUT,
         ),

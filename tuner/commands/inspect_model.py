@@ -9,8 +9,6 @@ from os import PathLike
 from typing import Any, TypeAlias
 
 from tunefarm.compiler.errors import SettingsError
-from tunefarm.compiler.graph.ir import Graph
-from tunefarm.compiler.graph.serialize import structural_hash
 from tunefarm.compiler.kernel_stages import ChosenSchedule, KernelStages
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall
 from tunefarm.compiler.kernels.printer import format_kernel
@@ -19,9 +17,6 @@ from tunefarm.compiler.llvm.machine import assembly
 from tunefarm.compiler.loops.ir import LoopNest
 from tunefarm.compiler.loops.thread_shares import shares_of, shares_text, total_efficiency
 from tunefarm.compiler.pipeline import STAGES, kernels_of
-from tunefarm.compiler.plan.choices.estimated_plan import estimated_plan
-from tunefarm.compiler.plan.choices.graph_sites import graph_sites, verify_plan
-from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN
 from tunefarm.compiler.schedule.schedule import ChooseSchedule
 from tunefarm.compiler.schedule.spaces import SpaceCache, schedule_space
 from tunefarm.compiler.stages import Stages, check_stage, format_program
@@ -31,17 +26,15 @@ from tunefarm.configs.settings import CompileSettings, Settings
 from tunefarm.db.store import Store
 from tunefarm.measure.sandbox.import_model import import_model
 from tunefarm.tuner.building.apply_best import Records
-from tunefarm.tuner.building.lowered import LoweredModel, compile_with, lower_model
-from tunefarm.tuner.building.recorded_plan import PlanToApply, plan_to_apply
+from tunefarm.tuner.building.lowered import compile_with, lower_model
 from tunefarm.tuner.calibration.options import CHOSEN, PrecisionOptions
 from tunefarm.tuner.commands.inspect_cli import VARIANTS
 from tunefarm.tuner.from_settings import limits_of, target_of
-from tunefarm.tuner.records.graph_choice import GraphChoice
 from tunefarm.tuner.search.make_tasks import nodes_of
 
 Model: TypeAlias = str | PathLike[str]
 
-PROGRAMS = ("graph", "plan", "kernels", "space", "loops", "shares", "llvm", "asm")
+PROGRAMS = ("graph", "kernels", "space", "loops", "shares", "llvm", "asm")
 STAGES_TO_INSPECT = (*PROGRAMS, VARIANTS)
 
 
@@ -58,10 +51,10 @@ def inspect_model(
     """The program after `stage` of all kernels, or of those that `kernel` names.
 
     `stage` is one of PROGRAMS; `kernel` a name, a key, the start of a key or the name of a node.
-    They are those of the plan that `store` has, lowered with its best schedules, else with the
-    default ones, and where these do not fit as a build does. `dump_after` is as in `compile_with`;
-    of single kernels those are dumped that `kernel` names. Raises SettingsError for an unknown
-    stage or kernel, and for a kernel of the graph or the plan.
+    They are lowered with the best schedules of `store`, else with the default ones, and where these
+    do not fit as a build does. `dump_after` is as in `compile_with`; of single kernels those are
+    dumped that `kernel` names. Raises SettingsError for an unknown stage or kernel, and for a
+    kernel of the graph.
     """
     _check_request(stage, kernel, dump_after)
     target, options, limits = target_of(settings), settings.compile, limits_of(settings)
@@ -72,10 +65,8 @@ def inspect_model(
         options = options.model_copy(update={"numerics": "default"})
     texts: dict[str, str] = {}
     observe = texts.__setitem__ if stage == "graph" else None
-    plan = (applied := _applied_plan(imported, lowered, settings, target, store)).plan
-    program = kernels_of(
-        graph, target, dump_after=observe, limits=limits, numerics=lowered.numerics, plan=plan
-    )
+    numerics, threads = lowered.numerics, options.threads
+    program = kernels_of(graph, target, None, observe, limits, numerics, threads=threads)
     calls = program.kernel_calls()
     selected, nodes = _select(calls, kernel), nodes_of(program)
     choose: ChooseSchedule | None = None
@@ -89,13 +80,10 @@ def inspect_model(
             target,
             dump_after=dump_after,
             dump_kernels=selected,
-            numerics=lowered.numerics,
-            plan=plan,
+            numerics=numerics,
         )
     if stage == "graph":
         return texts["optimise"]
-    if stage == "plan":
-        return _plan_text(applied, lowered, settings, target)
     if stage == "shares":
         loops = _lowered("loops", target, options, choose, ResourceBudget(limits))
         counts = {key: len(calls[key]) for key in selected}
@@ -113,8 +101,8 @@ def _check_request(stage: str, kernel: str | None, dump_after: str | None) -> No
         near = difflib.get_close_matches(stage, STAGES_TO_INSPECT, n=1)
         hint = f"did you mean {near[0]}?" if near else f"stages: {', '.join(STAGES_TO_INSPECT)}"
         raise SettingsError(f"unknown stage {stage!r}", hint=hint)
-    if stage in ("graph", "plan") and kernel is not None:
-        raise SettingsError(f"the {stage} has no kernels yet", hint="choose a later stage")
+    if stage == "graph" and kernel is not None:
+        raise SettingsError("the graph has no kernels yet", hint="choose a later stage")
     if dump_after is not None:
         check_stage(dump_after, STAGES)
 
@@ -217,50 +205,3 @@ def format_space(kernel: FusedKernel, target: Target, options: CompileSettings) 
 
 def _text(value: object) -> str:
     return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-_BY_ESTIMATES = "by estimates, without a database"
-"""How a plan is called that an untuned build takes."""
-
-
-def _applied_plan(
-    imported: Graph,
-    lowered: LoweredModel,
-    settings: Settings,
-    target: Target,
-    store: Store | None,
-) -> PlanToApply:
-    """The plan that a build of the model takes from the store, or by estimates where there is none;
-    what does not fit is said."""
-    found = plan_to_apply(store, structural_hash(imported), settings, target)
-    allowance = ResourceBudget(limits_of(settings))
-    if found.by_estimates:
-        spaces = SpaceCache(target, settings.compile.threads, lowered.numerics)
-        plan = estimated_plan(lowered.graph, spaces, allowance)
-        return (
-            PlanToApply() if plan == DEFAULT_PLAN else PlanToApply(GraphChoice(plan, _BY_ESTIMATES))
-        )
-    if found.plan == DEFAULT_PLAN:
-        return found
-    problem = verify_plan(lowered.graph, found.plan, target, lowered.numerics, allowance)
-    if problem is None:
-        return found
-    note = f"the recorded plan does not fit the model, the rules decide: {problem}"
-    return PlanToApply(None, (*found.notes, note))
-
-
-def _plan_text(
-    applied: PlanToApply,
-    lowered: LoweredModel,
-    settings: Settings,
-    target: Target,
-) -> str:
-    """A plan that fits, and what could be decided on top of it.
-
-    Raises what the passes raise for a graph.
-    """
-    plan, allowance = applied.plan, ResourceBudget(limits_of(settings))
-    sites = graph_sites(lowered.graph, target, lowered.numerics, plan, allowance)
-    said = [*applied.notes, *(() if applied.choice is None else (str(applied.choice),))]
-    decided = "\n".join((*(f"# {note}" for note in said), str(plan)))
-    return "\n\n".join(filter(None, (decided, sites.undecided(plan))))

@@ -161,15 +161,6 @@ FunctionsOption = Annotated[
         MODEL,
     ),
 ]
-PlanOption = Annotated[
-    str | None,
-    option(
-        "--plan search|rules",
-        "Graph optimization plan (layouts, fusion): search measures and records the choice, "
-        "rules uses fixed rules [default: search].",
-        ADVANCED,
-    ),
-]
 MemoryOption = Annotated[
     str | None,
     option(
@@ -402,7 +393,6 @@ _SETTINGS: Mapping[str, str] = {
     "minutes": "search.minutes",
     "target_gain": "search.target_gain",
     "seed": "search.seed",
-    "plan": "search.plan",
     "max_memory": "limits.memory",
     "runner": "measure.runner",
     "address": "measure.address",

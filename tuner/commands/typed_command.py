@@ -28,7 +28,7 @@ _FILES = {
 }
 _OF_ONE_RUN = {"db", "quiet", "verbose", "version"}
 """What is not kept of a job's command: the database is, as an absolute path."""
-_NOT_OF_VERIFY = ("--machine", "--plan", "--max-memory")
+_NOT_OF_VERIFY = ("--machine", "--max-memory")
 """The options of a build that `tune verify` does not take."""
 _STDOUT = "-"
 _DATABASE = "database"  # in the object of a context: of the job that goes on
@@ -165,8 +165,6 @@ def _options(
         command += ["--targets", ",".join(settings.compile.targets)]
     if settings.compile.machine is not None:
         command += ["--machine", settings.compile.machine]
-    if settings.search.plan == "rules" and config is None:
-        command += ["--plan", settings.search.plan]
     if settings.limits.memory is not None and config is None:
         command += ["--max-memory", str(settings.limits.memory)]
     if config is not None:

@@ -23,7 +23,6 @@ from tunefarm import compiler
 from tunefarm.compiler.errors import MeasureError, TunefarmError
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.kernels.kernel import FusedKernel
-from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.runtime.artefact import write_artefact
 from tunefarm.compiler.runtime.artefact.seal import code_digest
 from tunefarm.compiler.runtime.execution.executable import Executable
@@ -64,24 +63,18 @@ nothing where there is no time."""
 
 @dataclass(frozen=True, slots=True)
 class ModelBuilds:
-    """Builds of one model with schedules of its own choice (`numerics`: the settings' if None),
-    its graph as the `plan` says."""
+    """Builds of one model with schedules of its own choice (`numerics`: the settings' if None)."""
 
     graph: Graph
     settings: Settings
     numerics: Numerics | None
     store: Store
-    plan: GraphPlan = DEFAULT_PLAN
 
     def compile(
         self, target: Target, choose: ChooseSchedule | None
     ) -> tuple[ExecutableSpec, BuildReport]:
         """The model's code and how it was built; the constants before packing are not kept."""
-        limits = self.settings.limits.model_copy(update={"memory": None})  # to compare with
-        settings = self.settings.model_copy(update={"limits": limits})
-        built = compile_with(
-            self.graph, choose, settings, target, numerics=self.numerics, plan=self.plan
-        )
+        built = compile_with(self.graph, choose, self.settings, target, numerics=self.numerics)
         return built.spec, build_report(built.spec.kernels, built.kernels)
 
     def choose(
@@ -146,7 +139,7 @@ class Confirmed:
     """What is to be kept, and how it was found; `latency` is None where nothing was measured.
 
     `report` and `spec` are of the model that is applied from now on, which is the untuned one if
-    it `is_untuned`: under the rules, with default schedules.
+    it `is_untuned`: with default schedules.
     """
 
     bests: tuple[BestRecord, ...]
@@ -161,7 +154,6 @@ class Confirmed:
 class ConfirmModel:
     """Finds the better one of what was settled and what is applied so far, for the whole model.
 
-    `builds` are under the plan that the job chose, `before` under the one that was applied so far.
     `untuned` is the untuned model. `compare` measures builds. `choices` are the records of its
     kernels, None where none is to go back to its default schedule; with them `exchange` measures
     kernels inside the model, or nothing for the reason `why_not`. `defaults` are records by which
@@ -169,7 +161,6 @@ class ConfirmModel:
     """
 
     builds: ModelBuilds
-    before: ModelBuilds
     target: Target
     untuned: ExecutableSpec
     settled: Sequence[Settled]
@@ -185,7 +176,7 @@ class ConfirmModel:
         bests = tuple(item.best for item in self.settled)
         new, report = self._tuned(bests)
         confirmed_only = self.builds.choose(self.target, only_confirmed=True)
-        old, former = self.before.compile(self.target, confirmed_only)
+        old, former = self.builds.compile(self.target, confirmed_only)
         exchanged = self._exchanged(new, old)
         if self.choices is not None and exchanged.kernels:
             bests = self.choices.bests(exchanged.taken(), exchanged.kernels)
@@ -209,15 +200,11 @@ class ConfirmModel:
         """What kernels show in the running model; a fault there leaves what the finalists said."""
         if self.exchange is None:
             return Exchanged(why_not=self.why_not)
-        default = self.untuned
         try:
-            if self.builds.plan != DEFAULT_PLAN:
-                default, _ = self.builds.compile(self.target, None)
-            if code_digest([default]) == code_digest([new]):
+            if code_digest([self.untuned]) == code_digest([new]):
                 return Exchanged(why_not="every kernel has its default schedule")
             self.notify("exchanging kernels inside the running model")
-            is_alike = self.before.plan == self.builds.plan
-            found = self.exchange((default, new, old) if is_alike else (default, new))
+            found = self.exchange((self.untuned, new, old))
         except TunefarmError as error:
             self.notify(f"kernels were not exchanged in the running model: {error.message}")
             return Exchanged(why_not=error.message)
@@ -277,8 +264,7 @@ def or_untuned(
 ) -> Confirmed:
     """The untuned model; the slower one where not all default schedules have a record."""
     bests = choices.untuned()
-    rules = replace(builds, plan=DEFAULT_PLAN)
-    spec, report = rules.compile(target, rules.choose(target, settled=bests))
+    spec, report = builds.compile(target, builds.choose(target, settled=bests))
     if slower.latency is None or code_digest([spec]) != code_digest([untuned]):
         notify("the model is slower than untuned, and there is no record to go back to")
         return slower

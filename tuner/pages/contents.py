@@ -10,11 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from tunefarm.db import model_queries, queries
+from tunefarm.db import queries
 from tunefarm.db.records import (
     BestRecord,
     JobRecord,
-    PlanRecord,
     TargetRecord,
     TaskKey,
     TrialRecord,
@@ -53,7 +52,7 @@ class TaskRecords:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """All that a page is made of. Jobs, latencies and plans come newest first; `left_out` counts
+    """All that a page is made of. Jobs and latencies come newest first; `left_out` counts
     kernels that did not fit."""
 
     name: str
@@ -65,7 +64,6 @@ class Contents:
     left_out: int = 0
     notes: tuple[str, ...] = ()
     occurrences: Mapping[TaskKey, int] = field(default_factory=dict)
-    plans: Sequence[PlanRecord] = ()
     nodes: Mapping[str, str] = field(default_factory=dict)  # of the model, by workload key
 
 
@@ -104,7 +102,6 @@ def read_contents(store: Store, options: PageOptions) -> Contents:
         options,
         left_out=len(keys) - len(tasks),
         occurrences=occurrences,
-        plans=model_queries.plans(store),
         nodes=_nodes(jobs),
     )
 

@@ -7,29 +7,14 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections import Counter
 from collections.abc import Sequence
-from itertools import groupby
 from typing import Any
 
-from tunefarm import compiler
-from tunefarm.compiler.errors import PlanError
-from tunefarm.compiler.plan.decisions.graph_plan import (
-    DEFAULT_PLAN,
-    PLAIN,
-    Chain,
-    Decision,
-    GraphPlan,
-    Layout,
-)
 from tunefarm.compiler.with_count import with_count
 from tunefarm.db import model_queries
-from tunefarm.db.records import JobRecord, LatencyRecord, PlanRecord
+from tunefarm.db.records import JobRecord
 from tunefarm.db.store import Store
-from tunefarm.measure.measurement import is_unchanged
-from tunefarm.tuner.building.recorded_plan import BY_GRAPH
 from tunefarm.tuner.pages.contents import Contents
-from tunefarm.tuner.records.graph_choice import GraphChoice
 from tunefarm.tuner.records.model_latencies import (
     EngineTime,
     MeasuredModel,
@@ -39,100 +24,12 @@ from tunefarm.tuner.records.model_latencies import (
 from tunefarm.tuner.records.size_ranges import SizePlan
 from tunefarm.tuner.reports.gains import gain, gain_class
 from tunefarm.tuner.reports.report import (
-    format_bytes,
     format_duration,
     format_ratio,
     format_seconds,
     format_share,
     format_time,
 )
-
-# What the graph of a model decides, for its section of a page: the plan, and its graph drawn.
-#
-# Graphs are recorded with latencies, plans by themselves: either may be there without the other.
-
-
-MOST_DECISIONS = 1_000
-
-
-def plan_of(record: LatencyRecord, plans: Sequence[PlanRecord]) -> dict[str, Any] | None:
-    """The newest plan of the graph of a measured model, if one was recorded and can be read."""
-    for plan in plans:
-        same = (plan.model_hash, plan.target, plan.threads, plan.numerics)
-        if same != (record.model_hash, record.target, record.threads, record.numerics + BY_GRAPH):
-            continue
-        try:
-            return _plan(plan, GraphChoice.from_json(plan.plan))
-        except PlanError:
-            continue
-    return None
-
-
-def _plan(record: PlanRecord, choice: GraphChoice) -> dict[str, Any]:
-    decisions = choice.plan.decisions[:MOST_DECISIONS]
-    by_kind = groupby(decisions, key=lambda item: item.kind)
-    count = len(choice.plan.decisions)
-    is_other = record.compiler_version != compiler.VERSION
-    return {
-        "id": record.id[:12],
-        "created": format_time(record.created),
-        "told": "the default plan" if choice.plan == DEFAULT_PLAN else str(choice),
-        "summary": _summary(choice),
-        "does": does(choice.plan),
-        "gain_class": _gain_class(choice),
-        "seconds": "" if choice.seconds is None else format_seconds(choice.seconds),
-        "arena": "" if choice.arena_bytes is None else format_bytes(choice.arena_bytes),
-        "notes": list(choice.notes),
-        "decisions": count,
-        "counted": with_count(count, "decision"),
-        "kinds": [
-            {"kind": kind, "lines": [str(item) for item in items]} for kind, items in by_kind
-        ],
-        "version": record.compiler_version if is_other else "",
-    }
-
-
-def _summary(choice: GraphChoice) -> str:
-    """What the plan as a whole gains."""
-    if choice.plan == DEFAULT_PLAN:
-        return "The default plan: no other plan was found to be faster"
-    speed_up, low, high = choice.speedup, choice.low, choice.high
-    if speed_up is None or low is None or high is None:
-        return "Not confirmed with the whole model"
-    if is_unchanged(low, high):
-        return "Unchanged: the same build as with the default plan"
-    bounds = f"(95 % interval {low:.2f}x to {high:.2f}x)"
-    if low <= 1.0 <= high:
-        return f"No difference found to the default plan {bounds}"
-    return f"{speed_up:.2f}x as fast as the default plan {bounds}"
-
-
-_BLOCKED, _PLAIN = "{} in a channel-blocked layout", "{} in plain NCHW layout"
-_CHAINED = "{} computed tile by tile inside its consumer (fusion)"
-_TOGETHER = "{} of matmul/conv with a common input run as one"
-_DOES = ((_BLOCKED, "value"), (_PLAIN, "value"), (_CHAINED, "producer"), (_TOGETHER, "group"))
-
-
-def _does(item: Decision) -> str:
-    if isinstance(item, Layout):
-        return _PLAIN if item.block == PLAIN else _BLOCKED
-    return _CHAINED if isinstance(item, Chain) else _TOGETHER
-
-
-def does(plan: GraphPlan) -> str:
-    """What the decisions of a plan do, in words: how many of each kind, and no names."""
-    counts = Counter(map(_does, plan.decisions))
-    parts = [(counts[text], text, noun) for text, noun in _DOES]
-    return "; ".join(text.format(with_count(count, noun)) for count, text, noun in parts if count)
-
-
-def _gain_class(choice: GraphChoice) -> str:
-    """As that of other gains; plans that need less memory may be slower than the rules."""
-    low, high = choice.low, choice.high
-    if choice.plan == DEFAULT_PLAN or low is None or high is None or not 0.0 < low <= high:
-        return "same"
-    return gain_class(1.0 / high, 1.0 / low)
-
 
 _STATES = {"lost": "lost: its process is gone, what it recorded is kept"}
 
@@ -155,7 +52,6 @@ def models_of(contents: Contents) -> list[dict[str, Any]]:
                 "runs": [_run(found) for found in group],
                 "engines": _engines(group),
                 "bench": _bench_command(contents, group[0]),
-                "plan": plan_of(group[0].record, contents.plans),
             }
         )
     return sections

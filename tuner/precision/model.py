@@ -84,8 +84,10 @@ def _by_contraction(built: Compiled, seconds: Sequence[float]) -> UniformTimes:
     calls = [call for call in built.program.calls if isinstance(call, KernelCall)]
     found: dict[str, float] = {}
     for call, timed in zip(calls, seconds, strict=True):
-        identity = next(filter(None, call.sources), "")
-        found[identity] = found.get(identity, 0.0) + (latencies[call.key] or timed)
+        identities = [*filter(None, call.sources)] or [""]  # several of a chain
+        share = (latencies[call.key] or timed) / len(identities)
+        for identity in identities:
+            found[identity] = found.get(identity, 0.0) + share
     rest = found.pop("", 0.0)
     return UniformTimes(found, rest)
 

@@ -13,7 +13,6 @@ from tunefarm.compiler.kernels.kernel_sizes import kernel_at
 from tunefarm.compiler.kernels.serialize import kernel_to_json
 from tunefarm.compiler.kernels.workload_key import workload_key
 from tunefarm.compiler.pipeline import kernels_of
-from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.runtime.spec.kernel_report import node_names
 from tunefarm.compiler.schedule.cycles import cycles
 from tunefarm.compiler.schedule.space import Candidate, ScheduleSpace
@@ -176,17 +175,17 @@ def task_source(
     numerics: Numerics,
     target: Target,
     settings: Settings,
-    plan: GraphPlan = DEFAULT_PLAN,
 ) -> TaskSource:
-    """The kernels that a model has for a target under a plan, and what the database knows of them.
+    """The kernels that a model has for a target, and what the database knows of them.
 
     Of a model with a range of sizes each kernel is there for a few of them.
     """
     limits = limits_of(settings)
-    program = kernels_of(graph, target, limits=limits, numerics=numerics, plan=plan)
+    threads = settings.compile.threads
+    program = kernels_of(graph, target, limits=limits, numerics=numerics, threads=threads)
     points = [] if graph.signature is None else searched_points(points_of(graph.signature))
     kernels, sizes = kernels_at(distinct_kernels(program), points)
-    like = task_key("", target, settings.compile.threads, settings.compile.numerics)
+    like = task_key("", target, threads, settings.compile.numerics)
     past = read_history(store, like, target, without=kernels, rows=JOB_ROWS, everywhere=True)
     found = {key: kernel for key, (kernel, _) in kernels.items()}
     known = bests_elsewhere(store, found, like)

@@ -15,7 +15,6 @@ from tunefarm.tuner.reports.report import TaskStatus
 RECORD_SECONDS = 5.0  # between two states of a job in the database
 
 PREPARING = "building the untuned model"
-PLANNING = "choosing what the graph decides"
 SEARCHING = "searching"
 FINALISTS = "comparing the fastest"
 SIZES = "comparing at several sizes"

@@ -29,7 +29,6 @@ COMPARISON_MOST = 30.0  # that are wanted for slow models
 PATIENCE = 3.0  # times as long as wanted, a comparison or exchange may take if there is time
 AT_A_SIZE_SECONDS = 0.4  # of a kernel's fastest schedules at one size
 MODEL_AT_A_SIZE_SECONDS = 1.2  # of the whole model at one size
-PLAN_SHARE = 0.2  # of what is left, for choosing what the graph decides
 SIZES_SHARE = 0.25  # of what is left before the search, for all sizes together, at most
 
 
@@ -49,7 +48,6 @@ class TimePlan:
         self.run_seconds = 0.0  # of one run of the model
         self.exchanges = False  # whether kernels are exchanged in the running model
         self.elsewhere = 0  # models that nodes of a cluster measure
-        self._plan_seconds = 0.0  # kept for comparing plans
         self._size_seconds = 0.0  # kept for measuring kernels at several sizes
         self._model_seconds = 0.0  # the same of the whole model
 
@@ -82,22 +80,6 @@ class TimePlan:
             return self._exchange_wanted
         kept = self.build_seconds + self._wanted + self.profile_seconds + ENDING_SECONDS
         return max(0.0, min(PATIENCE * self._exchange_wanted, left - kept))
-
-    @property
-    def planning_seconds(self) -> float | None:
-        """What choosing the plan of the graph may take, from now on; None: any time."""
-        return None if self.left is None else PLAN_SHARE * self.left
-
-    @property
-    def plan_comparison_seconds(self) -> float:
-        """What comparing the tuned model with one under other plans may take, before the last
-        comparison."""
-        left = self.left
-        return self._wanted if left is None else min(self._wanted, max(0.0, left / 3.0))
-
-    def keep_for_plan(self) -> None:
-        """Keep time for building and comparing the tuned model under two plans."""
-        self._plan_seconds = 2.0 * self.build_seconds + self._wanted
 
     @property
     def profile_seconds(self) -> float:
@@ -165,6 +147,6 @@ class TimePlan:
         if self.exchanges:
             ending += self._exchange_wanted + self.build_seconds
         ending += self.profile_seconds
-        kept = self._plan_seconds + self._size_seconds + self._model_seconds
+        kept = self._size_seconds + self._model_seconds
         kept += ELSEWHERE_SECONDS * self.elsewhere
         return ending + kept

@@ -1,1 +1,1 @@
-"""The alternatives of a plan, what each choice costs, and how that is reported."""
+"""What a build decides of a graph by estimates, and the estimates."""

@@ -1,6 +1,6 @@
 """Chains: groups of a contraction or pool joined with the group of what reads its result.
 
-    conv1 clip1 | conv2 clip2 | conv3 add     with `chain conv1`, `chain conv2`: one group
+    conv1 clip1 | conv2 clip2 | conv3 add     with conv1 and conv2 chained: one group
 
 The kernel of such a group has several reductions. What each of them gives, with its epilogue, is
 `stored`: whoever schedules the kernel computes tiles of it where the next one reads them.
@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from tunefarm.compiler.errors import PlanError
+from tunefarm.compiler.errors import VerifyError
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.loop_regions import loop_regions
 from tunefarm.compiler.graph.rewriter import consumers
 from tunefarm.compiler.operators.registry import complete_attributes
-from tunefarm.compiler.plan.decisions.graph_plan import Chain, GraphPlan
-from tunefarm.compiler.plan.decisions.plan_names import PlanNames
 from tunefarm.compiler.plan.fusion.fuse import Group
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.node import Node
@@ -26,13 +24,11 @@ POOLS = ("max_pool", "average_pool", "sum_pool")
 MOST_PARTS = 3
 
 
-def chain_groups(graph: Graph, groups: Sequence[Group], plan: GraphPlan) -> tuple[Group, ...]:
-    """The groups with those joined that `plan` chains, in execution order.
-
-    Raises PlanError for a chain that does not fit.
-    """
-    has_chains = any(True for _ in plan.of(Chain))
-    return GroupChains(graph, groups).joined(plan) if has_chains else tuple(groups)
+def chain_groups(
+    graph: Graph, groups: Sequence[Group], chains: Collection[str]
+) -> tuple[Group, ...]:
+    """As `GroupChains.joined`."""
+    return GroupChains(graph, groups).joined(chains) if chains else tuple(groups)
 
 
 class GroupChains:
@@ -41,70 +37,59 @@ class GroupChains:
     def __init__(self, graph: Graph, groups: Sequence[Group]) -> None:
         self.graph = graph
         self.groups = tuple(groups)
-        self._names = PlanNames(graph)
+        self._producers = {node.output: node for node in graph.nodes}
         self._readers = consumers(graph)
         self._loops = loop_regions(graph)
         self._dynamic: Collection[str] | None = None
 
-    def joined(self, plan: GraphPlan) -> tuple[Group, ...]:
-        """The groups with those joined that `plan` chains, in execution order.
+    def joined(self, chains: Collection[str]) -> tuple[Group, ...]:
+        """The groups in execution order, joined where the result of a group's core is in `chains`.
 
-        Raises PlanError for a chain that does not fit.
+        Raises VerifyError for a chain that does not fit.
         """
         groups = list(self.groups)
-        for decision in plan.of(Chain):
-            node = self._names.node(decision.value)
-            if node is None:
-                raise self._names.unknown(decision, decision.value)
-            if reason := self._join(groups, node):
-                raise PlanError(f"{decision}: {reason}")
+        for value in sorted(chains):
+            if not self._join(groups, self._producers[value]):
+                raise VerifyError(f"{value!r} cannot be computed in its reader's kernel")
         return tuple(groups)
 
     def can_join(self, node: Node) -> bool:
         """Whether what the node gives may be chained, alone."""
-        return not self._join(list(self.groups), node)
+        return self._join(list(self.groups), node)
 
-    def _join(self, groups: list[Group], node: Node) -> str:
-        """Join the node's group with its reader's; why that is not possible, "" if it is."""
+    def _join(self, groups: list[Group], node: Node) -> bool:
+        """Join the node's group with that of the one contraction or pool that reads its result as
+        data, if that is possible."""
         if not is_part(self.graph, node):
-            return f"{node.operator} is no convolution, product or pool that can be chained"
+            return False
         place, group = _group_of(groups, node)
-        if group.core is not node:
-            return "it is chained twice" if group.stored else "it is computed in another kernel"
         value = group.output
-        if reason := self._not_read_once(value):
-            return reason
+        if group.core is not node or not self._is_read_once(value):
+            return False
         number, reader = _group_of(groups, self._readers[value][0])
         first = _first_core(self.graph, reader)
-        if first is None or not is_part(self.graph, first) or first.inputs[0] != value:
-            return f"{value} is not the data of a convolution, product or pool"
+        if first is None or first.inputs[0] != value or first.inputs.count(value) > 1:
+            return False
         if any(value in other.inputs for other in reader.nodes if other is not first):
-            return f"{value} is read twice"
-        if first.inputs.count(value) > 1:
-            return f"{value} is read twice"
+            return False
         stored = (*group.stored, value, *reader.stored)
-        if len(stored) >= MOST_PARTS:
-            return f"a chain of more than {MOST_PARTS} parts"
         nodes = (*group.nodes, *reader.nodes)
-        if len({self._loops.get(item.output, ()) for item in nodes}) > 1:
-            return "its parts do not run equally often"
+        runs_alike = len({self._loops.get(item.output, ()) for item in nodes}) == 1
+        if len(stored) >= MOST_PARTS or not runs_alike:
+            return False
         joined = {id(item) for item in nodes}
         ordered = tuple(item for item in self.graph.nodes if id(item) in joined)
         groups[number] = Group(ordered, reader.core, stored)
         del groups[place]
-        return ""
+        return True
 
-    def _not_read_once(self, value: str) -> str:
-        """Why the value has to be there for others than one node; "" if it has not."""
-        graph = self.graph
+    def _is_read_once(self, value: str) -> bool:
+        """Whether the value is static, and there for one node alone."""
         if self._dynamic is None:
-            self._dynamic = _dynamic_values(graph)
-        if value in self._dynamic:
-            return "shapes are dynamic"
-        if value in graph.outputs:
-            return f"{value} is an output"
-        count = len(self._readers.get(value, []))
-        return "" if count == 1 else f"{value} is read by {count} nodes"
+            self._dynamic = _dynamic_values(self.graph)
+        if value in self._dynamic or value in self.graph.outputs:
+            return False
+        return len(self._readers.get(value, [])) == 1
 
 
 def _group_of(groups: Sequence[Group], node: Node) -> tuple[int, Group]:

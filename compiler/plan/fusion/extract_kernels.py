@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
@@ -28,7 +28,6 @@ from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.operators.function import reads_sizes, types_of_texts
 from tunefarm.compiler.operators.loop import INDEX, RESULT, LoopParts
 from tunefarm.compiler.operators.registry import Pattern, complete_attributes, operator
-from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.plan.fusion.chain_groups import chain_groups
 from tunefarm.compiler.plan.fusion.fuse import Group, fuse
 from tunefarm.compiler.plan.fusion.group_kernels import GroupKernels
@@ -201,7 +200,7 @@ def _add(loops: dict[int, LoopNodes], node: Node) -> None:
 def extract_kernels(
     graph: Graph,
     allowance: ResourceBudget | None = None,
-    plan: GraphPlan = DEFAULT_PLAN,
+    chains: Collection[str] = (),
     kernels: GroupKernels | None = None,
 ) -> KernelProgram:
     """The kernels of `graph` in execution order, each verified.
@@ -209,21 +208,25 @@ def extract_kernels(
     Every output of the program is a kernel's result, or a view of one, that shares its memory with
     no input, constant or other output; where the graph says otherwise, a copy kernel is inserted.
     A constant that is an output keeps its name as output and becomes NAME_value as constant; an
-    input that is an output too is returned as NAME_output. What `plan` says goes before the rules.
+    input that is an output too is returned as NAME_output. `chains` are as in `GroupChains.joined`.
     `kernels` are the graph's, where some are made already or operators round each result. Raises
     `LimitError` when the time is over.
     """
     return _Extractor(
-        graph, allowance or ResourceBudget(), plan, kernels or GroupKernels(graph)
+        graph, allowance or ResourceBudget(), chains, kernels or GroupKernels(graph)
     ).run()
 
 
 class _Extractor:
     def __init__(
-        self, graph: Graph, allowance: ResourceBudget, plan: GraphPlan, kernels: GroupKernels
+        self,
+        graph: Graph,
+        allowance: ResourceBudget,
+        chains: Collection[str],
+        kernels: GroupKernels,
     ) -> None:
         self.graph = graph
-        self.plan = plan
+        self.chains = chains
         self.allowance = allowance
         self.types: dict[str, TensorType] = dict(graph.types)
         self.constants: dict[str, Array] = dict(graph.constants)
@@ -240,7 +243,7 @@ class _Extractor:
             if name in self.constants:
                 self._rename_constant(name)
         fused = fuse(self.graph, self.allowance)
-        groups = list(chain_groups(self.graph, fused, self.plan))
+        groups = list(chain_groups(self.graph, fused, self.chains))
         self.guards = find_guards(self.graph, groups)
         ordered = conditions_first(groups, self.guards) if self.guards else groups
         for group in loop_order(self.graph, ordered):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 from tunefarm.compiler.expr.nodes import Const, const
 from tunefarm.compiler.graph.ir import Graph
@@ -40,23 +39,16 @@ class _Made:
     inputs: tuple[int, ...]
 
 
-MadeKernels: TypeAlias = dict[str, _Made | None]
-"""Kernels by what their groups look like, whatever graph these are of; None: too long."""
-
-
 class GroupKernels:
     """Makes the kernels of one graph's groups, each once.
 
-    `rounds_each` is that of the precision. `made` are kernels of other graphs under these; it comes
-    to have this one's.
+    `rounds_each` is that of the precision.
     """
 
-    def __init__(
-        self, graph: Graph, rounds_each: bool = False, made: MadeKernels | None = None
-    ) -> None:
+    def __init__(self, graph: Graph, rounds_each: bool = False) -> None:
         self.graph = graph
         self.rounds_each = rounds_each
-        self._made: MadeKernels = {} if made is None else made
+        self._made: dict[str, _Made | None] = {}  # by what groups look like; None: too long
 
     def of(self, group: Group) -> tuple[GroupKernel, ...]:
         """The group's kernel; those of its nodes where it would be too long."""

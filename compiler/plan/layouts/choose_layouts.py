@@ -1,12 +1,11 @@
 """Pass: run convolutions and what lies between them on blocked data.
 
-An NCHW value becomes [N, ceil(C/b), H, W, b]. A plan says which b a value gets, or that it stays
-plain; elsewhere rules do, and b is the target's lanes of f32 and i32, in which products are summed;
-narrower types have blocks of as many channels. With a block of all channels the layout is NHWC,
-and nothing is padded; else weights and per-channel constants are padded with zeros. A value that is
-needed in several forms is converted once for each, and only where a consumer asks for it.
+An NCHW value becomes [N, ceil(C/b), H, W, b]. b is the target's lanes of f32 and i32, in which
+products are summed; narrower types have blocks of as many channels. Weights and per-channel
+constants are padded with zeros. A value that is needed plain and in blocks is converted once, and
+only where a consumer asks for it.
 
-By the rules these nodes run blocked (in f32, and on what narrow products read and give):
+These nodes run blocked (in f32, and on what narrow products read and give):
 
 - Convolutions, which start regions, as far as their rules (`OperatorDefinition.blocked`) say so.
 - Pointwise operators, and others whose rules do, when an operand is blocked already. If other
@@ -26,13 +25,11 @@ operations in convolutions per byte that enters or leaves by a conversion; else 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Final
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from tunefarm.compiler.errors import PlanError
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.rewriter import Rewriter
 from tunefarm.compiler.operators.blocked import (
@@ -51,9 +48,6 @@ from tunefarm.compiler.operators.registry import (
     operator,
 )
 from tunefarm.compiler.operators.types import Types
-from tunefarm.compiler.operators.use import Attributes
-from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, PLAIN, GraphPlan, Layout
-from tunefarm.compiler.plan.decisions.plan_names import unknown_value
 from tunefarm.compiler.plan.layouts.blocked_emission import BlockedEmitter, has_channels
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.node import Node
@@ -87,25 +81,19 @@ class BlockedForms:
 def blocked_forms(
     graph: Graph,
     block: int,
-    wanted: Mapping[str, int],
+    wanted: Collection[str] = (),
     rejected: Collection[str] = (),
-    given: Mapping[str, int] | None = None,
 ) -> BlockedForms:
     """How the nodes run whose results are `wanted` in blocks, or which pay for themselves.
 
-    Those that are `rejected`, or wanted in blocks of PLAIN, run plain. A result may be wanted in
-    blocks in which its node cannot give it: then it is plain, too. Results that are `given` lie in
-    these blocks whatever computes them, with zeros in the lanes that pad them.
+    Those that are `rejected` run plain.
     """
-    planner = _Planner(graph, block, wanted, rejected)
-    for name, size in (given or {}).items():
-        planner.give(name, size)
-    return planner.plan()
+    return _Planner(graph, block, wanted, rejected).plan()
 
 
 class _Planner:
     def __init__(
-        self, graph: Graph, block: int, wanted: Mapping[str, int], rejected: Collection[str]
+        self, graph: Graph, block: int, wanted: Collection[str], rejected: Collection[str]
     ) -> None:
         self.graph = graph
         self.block = block
@@ -113,15 +101,8 @@ class _Planner:
         self.rejected = rejected
         self.result = BlockedForms()
 
-    def give(self, name: str, block: int) -> None:
-        """Say of a value that it lies in blocks."""
-        self.result.forms[name] = BlockedLayout(BLOCKED, block, block)
-        self.result.lanes[name] = 0.0
-
     def plan(self) -> BlockedForms:
         for node in self.graph.nodes:
-            if node.output in self.result.forms:
-                continue
             form = self._form(node)
             if form is not None:
                 self._take(node, form)
@@ -147,8 +128,7 @@ class _Planner:
         rule, data = operator(node.operator).blocked, node.inputs[0] if node.inputs else ""
         if rule is None or rule.folds is None or data not in self.result.forms:
             return False
-        block = self.result.forms[data].gives
-        return rule.folds(self._use(node, BlockedLayout(BLOCKED, block, block), rule))
+        return rule.folds(self._use(node, rule))
 
     def _need_plain(self, *names: str) -> None:
         self.result.from_blocked.update(name for name in names if name in self.result.forms)
@@ -163,80 +143,47 @@ class _Planner:
     def _form(self, node: Node) -> BlockedLayout | None:
         """How the node runs on blocked data, None if it runs plain. Records lanes and fills."""
         definition, plan = operator(node.operator), self.result
-        rule, wanted = definition.blocked, self.wanted.get(node.output)
+        rule = definition.blocked
         reads_blocked = any(name in plan.forms for name in node.inputs)
-        if node.output in self.rejected or wanted == PLAIN:
+        if node.output in self.rejected:
             return None
-        if not (wanted or reads_blocked or (rule and rule.starts)):
+        if not (node.output in self.wanted or reads_blocked or (rule and rule.starts)):
             return None
         data = [name for at, name in enumerate(node.inputs) if name and at != definition.looked_up]
         if any(self._type(name).dtype not in BLOCKED_TYPES for name in (*data, node.output)):
             return None
-        reads, gives = self._blocks(node, rule)
-        layout = BlockedLayout(BLOCKED, reads, gives)
         if definition.pattern is Pattern.ELEMENTWISE and rule is None:
-            return layout if self._elementwise(node, gives) else None
+            is_blocked = self._elementwise(node)
+            return BlockedLayout(BLOCKED, self.block, self.block) if is_blocked else None
         if rule is None:
             return None
-        form = rule.form(self._use(node, layout, rule))
-        if form is None or (rule.joins and not wanted and not self._blocking_is_cheaper(node)):
+        form = rule.form(self._use(node, rule))
+        if form is None or (rule.joins and not self._blocking_is_cheaper(node)):
             return None
         plan.lanes[node.output] = form.lane
         if form.copies:
             plan.copies.add(node.output)
-        reads = PLAIN if form.layout == PLAIN_TO_BLOCKED else reads
-        return replace(layout, layout=form.layout, reads=reads)
+        reads = 0 if form.layout == PLAIN_TO_BLOCKED else self.block
+        return BlockedLayout(form.layout, reads, self.block)
 
-    def _blocks(self, node: Node, rule: BlockedRule | None) -> tuple[int, int]:
-        """Channels of a block of what the node reads, and of what it gives.
-
-        Without a decision those that its largest blocked operand has, but where it may reblock.
-        """
-        wanted, forms = self.wanted.get(node.output), self.result.forms
-        sizes = {forms[name].gives: self._type(name).bytes for name in node.inputs if name in forms}
-        given = max(sizes, key=sizes.__getitem__, default=PLAIN)
-        if rule is None or rule.reblocks is None or not rule.reblocks(*self._signature(node)):
-            block = wanted or given or self.block
-            return block, block
-        gives = wanted or self.block
-        shape, channels = self._shape(node.inputs[0]), self._shape(node.output)[1:2]
-        whole = (gives,) == channels and gives != self.block and len(shape) == 4
-        return given or (shape[1] if whole else gives), gives
-
-    def _signature(self, node: Node) -> tuple[Attributes, Types]:
-        types = Types(self._type(name) if name else None for name in node.inputs)
-        return complete_attributes(node), types
-
-    def _use(self, node: Node, layout: BlockedLayout, rule: BlockedRule) -> BlockedUse:
-        attributes, types = self._signature(node)
-        decided = bool(self.wanted.get(node.output))
-        lanes = [self._lane(name, layout.reads) for name in node.inputs]
+    def _use(self, node: Node, rule: BlockedRule) -> BlockedUse:
+        decided = node.output in self.wanted
+        lanes = [self.result.lanes.get(name) for name in node.inputs]
         if decided and not rule.starts:  # plain operands are converted
             lanes = [0.0 if lane is None else lane for lane in lanes]
         return BlockedUse(
-            attributes,
-            types,
+            complete_attributes(node),
+            Types(self._type(name) if name else None for name in node.inputs),
             self._type(node.output),
             tuple(lanes),
             tuple(not name or name in self.graph.constants for name in node.inputs),
-            layout.reads,
-            layout.gives,
+            self.block,
             decided,
         )
 
-    def _lane(self, name: str, block: int) -> float | None:
-        """The number in the padding lanes of a value in these blocks, None if it is plain.
-
-        A conversion from other blocks fills them with zeros.
-        """
-        form = self.result.forms.get(name)
-        if form is None:
-            return None
-        return self.result.lanes[name] if form.gives == block else 0.0
-
     # --- pointwise operators --------------------------------------------------------------------
 
-    def _elementwise(self, node: Node, block: int) -> bool:
+    def _elementwise(self, node: Node) -> bool:
         shape = self._shape(node.output)
         if len(shape) != 4:
             return False
@@ -245,18 +192,18 @@ class _Planner:
             return False  # its channel axis would have to broadcast
         if not self._blocked_operands(node):
             return False  # of one channel, which nothing has in blocks: the result would not either
-        if not self.wanted.get(node.output) and not self._blocking_is_cheaper(node):
+        if not self._blocking_is_cheaper(node):
             return False
-        if shape[1] % block == 0:
+        if shape[1] % self.block == 0:
             return self._accept(node, 0.0)
         for fill in (0.0, 1.0):
-            lane = self._elementwise_lane(node, fill, block)
+            lane = self._elementwise_lane(node, fill)
             if lane is not None and math.isfinite(lane):
                 self.result.fills[node.output] = fill
                 return self._accept(node, lane)
         return False
 
-    def _elementwise_lane(self, node: Node, fill: float, block: int) -> float | None:
+    def _elementwise_lane(self, node: Node, fill: float) -> float | None:
         """The result in a padding lane; None when it is not one known number."""
         channels = self._shape(node.output)[1]
         operands: list[Array] = []
@@ -267,7 +214,7 @@ class _Planner:
                 operands.append(constant)
                 continue
             if name in self.result.forms:
-                lane = self._lane(name, block)
+                lane = self.result.lanes[name]
             elif constant is not None and constant.size == 1:
                 lane = float(constant.reshape(-1)[0])
             elif self._has_channels(name, channels):
@@ -312,85 +259,49 @@ class _Planner:
 # reads and writes a value, some 0.25 ns per byte.
 FLOPS_PER_CONVERTED_BYTE = 16
 
-WIDEST_BLOCK: Final = 64
-"""Channels of a block that is wider than the value it holds, at most: the rest is padding."""
 
-
-def run(graph: Graph, block: int | None, decided: GraphPlan = DEFAULT_PLAN) -> Graph:
+def run(graph: Graph, block: int | None) -> Graph:
     """The graph with blocked layouts where they pay; `block` is the number of lanes.
 
-    With fewer than two, or None, it stays as it is. What is `decided` goes before the rules. Raises
-    `PlanError` for a decision about a value that no node computes, or that cannot lie so.
+    With fewer than two, or None, it stays as it is.
     """
-    wanted = {decision.value: decision.block for decision in decided.of(Layout)}
-    _check_decisions(graph, block, decided)
     if block is None or block < 2:
         return graph
     prepared = with_kept_dimensions(graph)
-    by_rules = {} if graph.signature is None else _slices_in_blocks(prepared, block, wanted)
-    forms = _worthwhile_forms(prepared, block, by_rules | wanted)
-    _check_followed(graph, forms, decided)
+    slices = () if graph.signature is None else _slices_in_blocks(prepared, block)
+    forms = _worthwhile_forms(prepared, block, slices)
     if not forms.forms:
         return graph
     return BlockedEmitter(prepared, forms.forms, forms.fills, forms.folds).run()
 
 
-def _slices_in_blocks(graph: Graph, block: int, wanted: Mapping[str, int]) -> dict[str, int]:
-    """Slices of whole blocks of what is blocked, with their blocks.
+def _slices_in_blocks(graph: Graph, block: int) -> set[str]:
+    """Slices of whole blocks of what is blocked.
 
     Of one image a slice of plain data is no copy. Of a dynamic batch it is one, next to those that
     convert what it reads, and its result.
     """
-    found = blocked_forms(graph, block, wanted)
-    chosen: dict[str, int] = {}
+    found = blocked_forms(graph, block)
+    chosen: set[str] = set()
     for node in graph.nodes:
         data = node.inputs[0] if node.operator == "slice" else ""
         if data not in found.forms:
             continue
-        size = found.forms[data].gives
         starts, taken = complete_attributes(node).integers("starts"), graph.types[node.output].shape
-        if starts[1] % size == 0 and taken[1] % size == 0:
-            chosen[node.output] = size
+        if starts[1] % block == 0 and taken[1] % block == 0:
+            chosen.add(node.output)
     return chosen
 
 
-def _worthwhile_forms(graph: Graph, block: int, wanted: Mapping[str, int]) -> BlockedForms:
+def _worthwhile_forms(graph: Graph, block: int, wanted: Collection[str]) -> BlockedForms:
     rejected: set[str] = set()
     while True:
         forms = blocked_forms(graph, block, wanted, rejected)
         read = {value for value, _ in forms.edges}
-        worthless = (_worthless_convolutions(graph, forms) | forms.copies - read) - wanted.keys()
+        worthless = _worthless_convolutions(graph, forms) | forms.copies - read
         if not worthless:
             return forms
         rejected |= worthless
-
-
-def _check_decisions(graph: Graph, block: int | None, decided: GraphPlan) -> None:
-    """Raise `PlanError` for decisions that no rule of an operator is needed to refuse."""
-    computed = {node.output for node in graph.nodes}
-    for decision in decided.of(Layout):
-        if decision.value not in computed:
-            raise unknown_value(decision, decision.value, computed)
-        if decision.block == PLAIN:
-            continue
-        if block is None or block < 2:
-            raise PlanError(f"{decision}: the target has no vectors to block channels for")
-        type = graph.types[decision.value]
-        if len(type.shape) != 4 or type.dtype not in BLOCKED_TYPES:
-            raise PlanError(f"{decision}: {type} has no channels that could be blocked")
-        most = max(type.shape[1], WIDEST_BLOCK)
-        if decision.block > most:
-            raise PlanError(f"{decision}: of {type.shape[1]} channels, blocks have {most} at most")
-
-
-def _check_followed(graph: Graph, found: BlockedForms, decided: GraphPlan) -> None:
-    """Raise `PlanError` for the first value that does not lie as decided."""
-    for decision in decided.of(Layout):
-        form = found.forms.get(decision.value)
-        if decision.block != (PLAIN if form is None else form.gives):
-            producers = {node.output: node for node in graph.nodes}
-            name = producers[decision.value].operator
-            raise PlanError(f"{decision}: {name!r} cannot give its result so")
 
 
 def with_kept_dimensions(graph: Graph) -> Graph:

@@ -28,7 +28,7 @@ from tunefarm.compiler.kernels.kernel import (
 )
 from tunefarm.compiler.kernels.winograd import blocked_conv, plane_ends
 from tunefarm.compiler.kernels.workload_key import workload_key
-from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.schedule import ChooseSchedule, Schedule
 from tunefarm.compiler.schedule.sketches.winograd_cycles import direct_below, direct_gain
 from tunefarm.compiler.schedule.space import Sketch
 from tunefarm.compiler.schedule.spaces import SpaceCache
@@ -115,17 +115,20 @@ class SmallImageVariant:
 
 
 def small_image_variant(
-    program: KernelProgram, signature: Signature, spaces: SpaceCache
+    program: KernelProgram,
+    signature: Signature,
+    spaces: SpaceCache,
+    choose: ChooseSchedule | None = None,
 ) -> SmallImageVariant:
     """The program with two calls for convolutions whose default schedule is Winograd's.
 
     Where the minimum sizes are too large for the direct form, or the maximum small enough for it,
-    all stays as it is.
+    all stays as it is, and so does what `choose` has another schedule for.
     """
     least, most = _bounds(signature.sizes)
     if SIZES not in program.types:
         return SmallImageVariant(program)
-    weighed = _weighed(program, least, spaces)
+    weighed = _weighed(program, least, spaces, choose)
     found = _affordable(program, weighed, least, most)
     if not found:
         return SmallImageVariant(program)
@@ -151,13 +154,15 @@ def _bounds(sizes: Sequence[Dimension]) -> tuple[Sizes, Sizes]:
     return tuple(low for low, _ in bounds), tuple(high for _, high in bounds)
 
 
-def _weighed(program: KernelProgram, least: Sizes, spaces: SpaceCache) -> dict[int, _Few]:
+def _weighed(
+    program: KernelProgram, least: Sizes, spaces: SpaceCache, choose: ChooseSchedule | None
+) -> dict[int, _Few]:
     """The calls that may have a direct form, too, by their numbers."""
     found = {}
     for number, call in enumerate(program.calls):
         if isinstance(call, KernelCall) and SIZES in call.inputs and not call.guards:
             few = _few(program, call, least, spaces)
-            if few is not None:
+            if few is not None and (choose is None or choose(call.kernel) is None):
                 found[number] = few
     return found
 

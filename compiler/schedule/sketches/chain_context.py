@@ -118,11 +118,6 @@ class ChainContext:
         return total
 
 
-def has_chain_sketch(kernel: FusedKernel, target: Target) -> bool:
-    """Whether there is the sketch, without what its default takes to find."""
-    return chain_context(kernel, target, 1) is not None
-
-
 def chain_context(kernel: FusedKernel, target: Target, threads: int) -> ChainContext | None:
     """The kernel as a chain whose parts all have register tiles, and some block of rows."""
     parts = tuple(_part(part, target) for part in chain_parts(kernel))

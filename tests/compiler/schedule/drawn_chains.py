@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from tests.compiler.graph.graph_helpers import GraphMaker
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.kernels.kernel import KernelCall
-from tunefarm.compiler.plan.decisions.graph_plan import Chain, GraphPlan
 from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
 
 FORMS = (
@@ -25,8 +24,7 @@ FORMS = (
 
 def chained_call(graph: Graph, values: Sequence[str]) -> KernelCall:
     """The call of the only kernel of a graph whose values are chained."""
-    plan = GraphPlan(tuple(map(Chain, values)))
-    calls = extract_kernels(graph, plan=plan).calls
+    calls = extract_kernels(graph, chains=values).calls
     kernels = [call for call in calls if isinstance(call, KernelCall)]
     assert len(kernels) == 1, [call.kernel.name for call in kernels]
     return kernels[0]

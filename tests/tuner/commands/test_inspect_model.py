@@ -7,23 +7,18 @@ from pathlib import Path
 import onnx
 import pytest
 
-from tests.tuner.building.test_recorded_plan import PLAIN_CONV, Setting
-from tests.tuner.plans.chain_net import chain_net
 from tunefarm.compiler.errors import SettingsError
 from tunefarm.compiler.loops.printer import format_loops
 from tunefarm.compiler.pipeline import STAGES, kernels_of
-from tunefarm.compiler.plan.decisions.graph_plan import PLAIN, Chain, GraphPlan, Layout
 from tunefarm.compiler.schedule import spaces
 from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.schedule.space import Sketch
 from tunefarm.compiler.schedule.steps.loop_kinds import Vectorize
 from tunefarm.configs.settings import Settings, load_settings
-from tunefarm.db.store import Store
 from tunefarm.tuner.commands.cli import app
 from tunefarm.tuner.commands.command_line import run_command
 from tunefarm.tuner.commands.inspect_model import inspect_model
-from tunefarm.tuner.records.graph_choice import GraphChoice
 
 
 @pytest.fixture
@@ -86,63 +81,3 @@ def test_a_warning_is_a_line_on_stderr(model: Path, capsys: pytest.CaptureFixtur
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("note: the file of the model ")
     assert line.endswith(": the computed shapes count")
-
-
-@pytest.fixture
-def setting(tmp_path: Path) -> Setting:
-    return Setting(tmp_path)
-
-
-def shown(setting: Setting, stage: str = "plan") -> str:
-    settings: Settings = setting.settings()
-    with Store.open(setting.db) as store:
-        return inspect_model(setting.model, stage, settings, store=store)
-
-
-def test_plan_without_records_is_that_of_the_rules(setting: Setting) -> None:
-    onnx.save(chain_net(), setting.model)
-    values = {"search.plan": "rules", "compile.target": "x86-64-v4"}
-    settings = load_settings(None, values, environment={})
-    text = inspect_model(setting.model, "plan", settings)
-    assert text.splitlines() == [
-        "as the rules decide",
-        "",
-        "# could be chained as well",
-        "chain a",
-        "chain c",
-        "chain a, chain c",
-    ]
-
-
-@pytest.mark.nightly
-def test_recorded_plan_is_shown_and_its_kernels_are(setting: Setting) -> None:
-    ruled = shown(setting, "kernels")
-    setting.record(PLAIN_CONV)
-    text = shown(setting)
-    assert text.startswith("# NCHW at c (1.20x faster than the rules, 1.10-1.30, confirmed)\n")
-    assert "layout c NCHW" in text.splitlines()
-    assert shown(setting, "kernels") != ruled
-
-
-def test_recorded_plan_that_no_longer_fits_is_said_and_left(setting: Setting) -> None:
-    gone = GraphPlan((Layout("c", PLAIN), Chain("nothing")))
-    setting.record(GraphChoice(gone, "gone"))
-    text = shown(setting)
-    assert text.startswith(
-        "# the recorded plan does not fit the model, the rules decide: chain nothing"
-    )
-    assert text.endswith("\nas the rules decide")
-
-
-def test_plan_has_no_kernels(setting: Setting) -> None:
-    with pytest.raises(SettingsError, match="the plan has no kernels yet"):
-        inspect_model(setting.model, "plan", setting.settings(), kernel="conv")
-
-
-def test_plan_without_a_database_is_what_an_untuned_build_takes(tmp_path: Path) -> None:
-    model = tmp_path / "chain.onnx"
-    onnx.save(chain_net(), model)
-    settings = load_settings(None, {"compile.target": "x86-64-v4"}, environment={})
-    text = inspect_model(str(model), "plan", settings)
-    assert text.startswith("# by estimates, without a database")
-    assert "\nchain a" in text

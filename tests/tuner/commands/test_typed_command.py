@@ -90,26 +90,24 @@ def test_what_decides_about_code_is_typed_again() -> None:
             "compile.threads": 2,
             "compile.denormals": "keep",
             "compile.machine": "cpu.toml",
-            "search.plan": "rules",
         }
     )
     assert values_of("--threads", typed) == ["2"]
     assert values_of("--machine", typed) == ["cpu.toml"]
-    assert values_of("--plan", typed) == ["rules"]
     assert values_of("--denormals", typed) == ["keep"]
     assert values_of("--shape", typed) == ["x=3,4"]
 
 
 def test_what_would_change_a_build_is_typed_with_its_options() -> None:
     more = {"compile.targets": ["x86-64-v3", "x86-64-v4"], "compile.threads": 2}
-    more |= {"database.layers": ["team.db", "a b.db"], "search.plan": "rules"}
+    more |= {"database.layers": ["team.db", "a b.db"]}
     settings = load_settings(None, more, environment={})
     found = next_commands("my model.onnx", settings, None, {"h": ("1..8",)}, "log.db", ["f.py"])
-    told = "--threads 2 --targets {} {}--functions f.py --shape h=1..8"
-    tune = f"tune 'my model.onnx' --db log.db {told.format('x86-64-v3,x86-64-v4', '--plan rules ')}"
+    told = "--threads 2 --targets {} --functions f.py --shape h=1..8"
+    tune = f"tune 'my model.onnx' --db log.db {told.format('x86-64-v3,x86-64-v4')}"
     assert found.tune == tune
     assert found.verify == {
-        name: f"tune verify 'my model.onnx' --db log.db {told.format(name, '')} --quick "
+        name: f"tune verify 'my model.onnx' --db log.db {told.format(name)} --quick "
         "--layers 'team.db,a b.db'"
         for name in ("x86-64-v3", "x86-64-v4")
     }

@@ -15,7 +15,7 @@ import typer
 from tests.end_to_end.tiny_model import tiny_model
 from tunefarm import __version__, load
 from tunefarm.compiler.target import host_target
-from tunefarm.configs.settings import CompileSettings, SearchSettings
+from tunefarm.configs.settings import CompileSettings
 from tunefarm.tuner.building.request import FORMS
 from tunefarm.tuner.commands.cli import app
 from tunefarm.tuner.commands.command_files import EMIT, form_of
@@ -235,9 +235,6 @@ def test_fixed_values_of_options_stand_in_the_help() -> None:
     assert shown["--emit"].split("|") == [*EMIT]
     assert set(shown["--precision"].split("|")) == set(get_args(compile["numerics"].annotation))
     assert set(shown["--denormals"].split("|")) == set(get_args(compile["denormals"].annotation))
-    assert set(shown["--plan"].split("|")) == set(
-        get_args(SearchSettings.model_fields["plan"].annotation)
-    )
     assert shown["--stage"].split("|") == [*STAGES_TO_INSPECT]
     assert shown["--against"].removesuffix(",...").split("|") == [*ENGINES]
     assert shown["--form"] == "qdq|qoperator" and shown["--runner"] == "ray|local"

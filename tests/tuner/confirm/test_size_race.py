@@ -15,7 +15,6 @@ from tunefarm.compiler.frontend.zoo.network import Size
 from tunefarm.compiler.graph.serialize import structural_hash
 from tunefarm.compiler.kernels.kernel_sizes import greatest_sizes
 from tunefarm.compiler.pipeline import kernels_of
-from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN
 from tunefarm.compiler.target import host_target
 from tunefarm.compiler.types.extents import Shapes
 from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS
@@ -153,7 +152,7 @@ def test_sizes_that_contradict_each_other_have_no_latency(
     whole = SizePlan((SizeRange({"sequence": (1, 24)}, {}),), {})
     monkeypatch.setattr(size_race, "compare_models", differ)
     with Store.open("tuning.db") as store:
-        builds = ModelBuilds(graph, settings, DEFAULT_NUMERICS, store, DEFAULT_PLAN)
+        builds = ModelBuilds(graph, settings, DEFAULT_NUMERICS, store)
         untuned, _ = builds.compile(host, builds.choose(host))
 
         def confirmed() -> SizePlan:

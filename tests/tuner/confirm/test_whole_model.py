@@ -11,7 +11,6 @@ import pytest
 
 from tests.tuner.setting import Setting
 from tests.tuner.synthetic import matmul_kernel, small_space
-from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN
 from tunefarm.compiler.target import host_target
 from tunefarm.db import queries
 from tunefarm.db.records import BestRecord
@@ -39,7 +38,6 @@ class Builds:
     """Builds whose code is the name of what is in them."""
 
     store: Store
-    plan: Any = DEFAULT_PLAN
 
     def choose(
         self, _: object, *, only_confirmed: bool = False, settled: Iterable[BestRecord] = ()
@@ -61,7 +59,7 @@ def confirmed(setting: Setting, ratio: float) -> Confirmed:
     untuned: Any = UNTUNED
     left = defaults_for_claims(setting.store, setting.made, (), setting.job)
     confirming = ConfirmModel(
-        builds, builds, host_target(), untuned, (), compare, print, None, defaults=left
+        builds, host_target(), untuned, (), compare, print, None, defaults=left
     )
     return confirming.run()
 

@@ -53,7 +53,7 @@ def test_the_variables_of_the_page_are_read() -> None:
 def test_types_and_defaults_are_shown() -> None:
     entries = dict(_ENTRY.findall(PAGE))
     assert "- Type: integer from 1 to 4,096\n" in entries["compile.threads"]
-    assert '- Type: `"search"` or `"rules"`\n- Default: `"search"`' in entries["search.plan"]
+    assert '- Type: `"flush"` or `"keep"`\n- Default: `"flush"`' in entries["compile.denormals"]
     assert "; optional\n- Default: not set" in entries["search.minutes"]
     assert "array of strings" in entries["compile.targets"]
 

@@ -9,8 +9,6 @@ from dataclasses import replace
 
 from tests.tuner.fleet import record_kernel
 from tests.tuner.synthetic import matmul_kernel
-from tunefarm.compiler import VERSION
-from tunefarm.compiler.plan.decisions.graph_plan import Chain, GraphPlan, Layout
 from tunefarm.compiler.schedule.spaces import default_schedule
 from tunefarm.compiler.target import host_target
 from tunefarm.db.records import (
@@ -18,14 +16,11 @@ from tunefarm.db.records import (
     BestRecord,
     JobTask,
     LatencyRecord,
-    PlanRecord,
     TaskKey,
     TrialRecord,
     hash_json,
 )
 from tunefarm.db.store import Store
-from tunefarm.tuner.building.recorded_plan import BY_GRAPH
-from tunefarm.tuner.records.graph_choice import GraphChoice
 from tunefarm.tuner.records.model_latencies import (
     AppliedKernel,
     EngineTime,
@@ -60,7 +55,6 @@ def fill(store: Store, kernels: int, trials: int, *, name: str = "net.onnx", see
     keys = [key for key, _ in made]
     latency = _latency(keys, name, job, draw)
     store.add([latency])
-    store.add([graph_plan(latency)])
     counts = {"trials": kernels * trials, "failures": kernels * trials // 10, "scattered": 7}
     store.finish_job(job, "finished", counts)
     return job
@@ -165,33 +159,6 @@ def _pair(
         low=0.97 * ratio,
         high=1.03 * ratio,
         conditions=conditions,
-    )
-
-
-def graph_plan(latency: LatencyRecord, first: str = "v0") -> PlanRecord:
-    """What the graph of a measured model decides, from the value `first` on."""
-    layouts = (Layout(first, 24), *(Layout(f"v{number}", 24) for number in range(1, 40)))
-    name = f"NHWC from {first} to v39"
-    choice = GraphChoice(
-        GraphPlan((*layouts, Chain("v4"))),
-        name,
-        speedup=1.08,
-        low=1.06,
-        high=1.1,
-        seconds=2.1e-3,
-        arena_bytes=4 << 20,
-        notes=(f"{name}: 8 % faster than the rules, confirmed",),
-    )
-    return PlanRecord(
-        id=f"{hash_json(latency.id)}{hash_json(latency.model_hash)}",
-        model_name=latency.model_name,
-        model_hash=latency.model_hash,
-        target=latency.target,
-        threads=latency.threads,
-        numerics=f"{latency.numerics}{BY_GRAPH}",
-        compiler_version=VERSION,
-        plan=choice.to_json(),
-        created=latency.created,
     )
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.db.examples import KEY, TARGET, failed, latency, populate, trial
-from tests.tuner.pages.made_up import graph_plan
 from tests.tuner.pages.parsed import EVIL, details, parsed
 from tests.tuner.records.test_model_latencies import TIMES
 from tunefarm.configs.errors import DatabaseError
@@ -40,7 +39,6 @@ def test_every_name_of_the_database_is_escaped(store: Store) -> None:
     names = {"model_name": EVIL, "numerics": EVIL[:60], "machine": {"cpu": EVIL}}
     measured = latency(1, target=key.target, measured=times.to_json(), **names)
     store.add([measured])
-    store.add([replace(graph_plan(measured, EVIL), model_name=EVIL)])
     page = page_of(store)
     found = parsed(page)
     assert "img" not in found.tags
@@ -141,3 +139,14 @@ def test_one_job_is_shown_alone(store: Store) -> None:
     assert "first.onnx" in page and "second.onnx" not in page
     with pytest.raises(DatabaseError, match="no job begins"):
         page_of(store, PageOptions(job="none"))
+
+
+def test_engines_are_compared_or_the_command_is_named(store: Store) -> None:
+    populate(store)
+    record = latency(1, measured=replace(TIMES, engines=()).to_json())
+    store.add([record])
+    assert f"tune bench --model {record.model_name} --db" in page_of(store)
+    engine = EngineTime("onnxruntime", "f32", 3.3e-3, Ratio(1.57, 1.5, 1.64))
+    store.add([latency(2, measured=replace(TIMES, engines=(engine,)).to_json())])
+    page = page_of(store)
+    assert "1.57 (1.50 to 1.64)" in page and "tune bench --model" not in page

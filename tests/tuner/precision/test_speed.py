@@ -51,3 +51,15 @@ def test_a_value_that_is_read_in_two_forms_is_converted(
     names = [item.identity for item in contractions(graph)]
     assignment = dict(zip(names, kinds, strict=True))
     assert sum(item.seconds(assignment, 1.0) for item in conversions(graph)) == moved
+
+
+def test_contractions_of_a_chain_share_its_time() -> None:
+    maker = GraphMaker()
+    first = maker.node("matmul", maker.input(64, 8), maker.weights(8, 16))
+    y = maker.node("matmul", maker.node("relu", first), maker.weights(16, 8))
+    graph = prepare(maker.graph(y))
+    built = compile_model(marked(graph), chains=(first,))
+    assert len(built.program.kernel_calls()) == 1
+    found = uniform_times({F32: built}, random_inputs(graph))[F32]
+    one, other = (found.contractions[item.identity] for item in contractions(graph))
+    assert one == other > 0

@@ -14,11 +14,14 @@ from tests.compiler.frontend.onnx_models import node, tensor
 from tests.onnxruntime_session import assert_agrees
 from tests.targets import target_named
 from tunefarm import compiler
-from tunefarm.compiler.kernels.kernel import KernelCall
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall
 from tunefarm.compiler.loops.printer import format_loops
 from tunefarm.compiler.pipeline import Compiled, compile_model
 from tunefarm.compiler.plan.sizes.small_image_variant import FEW
+from tunefarm.compiler.runtime.spec.kernel_report import TUNED
 from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.schedule import ScheduleChoice
+from tunefarm.compiler.schedule.spaces import default_schedule
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.numerics import Algorithm
 
@@ -99,7 +102,11 @@ def test_results_are_right_on_both_sides(model: Path) -> None:
         assert_agrees(executable.run, model, {"x": x}, rtol=1e-3, atol=1e-3)
 
 
-def test_a_tuner_that_chooses_schedules_has_one_form(model: Path, target: Target) -> None:
+def test_kernels_with_a_schedule_of_their_own_have_one_form(model: Path, target: Target) -> None:
     shapes = {"n": ("1",), "h": ("2..30",), "w": ("2..30",)}
-    compiled = compile_model(model, lambda _: None, shapes=shapes, target=target)
-    assert len(forms(compiled)) == 1
+
+    def choose(kernel: FusedKernel) -> ScheduleChoice:
+        return ScheduleChoice(default_schedule(kernel, target), TUNED)
+
+    assert len(forms(compile_model(model, choose, shapes=shapes, target=target))) == 1
+    assert len(forms(compile_model(model, lambda _: None, shapes=shapes, target=target))) == 2
