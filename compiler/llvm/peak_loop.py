@@ -35,7 +35,7 @@ SUMS = 12
 """Values that a loop works on side by side, unless it is asked for another number."""
 STREAMS = 8
 """Vectors of a round of a loop over data, a power of two: rounds fill blocks evenly."""
-_TICKS = 32
+_TICKS = 16
 _ELEMENT = 4  # bytes of what is gathered
 
 
@@ -55,15 +55,7 @@ class MeasuredLoop:
 
 def peak_loop(target: Target, sums: int = SUMS) -> MeasuredLoop:
     """Multiply-adds of f32 vectors in registers."""
-    lanes = target.lanes(DType.F32)
-    vector, half = f"<{lanes} x float>", f"<{', '.join(['float 0.5'] * lanes)}>"
-    name = f"@llvm.fmuladd.v{lanes}f32"
-
-    def step(number: int) -> list[str]:
-        arguments = f"{vector} %a{number}, {vector} {half}, {vector} {half}"
-        return [f"%b{number} = call {vector} {name}({arguments})"]
-
-    declared = f"declare {vector} {name}({vector}, {vector}, {vector})"
+    vector, declared, step = _multiply_adds(target)
     return _summing("peak_loop", vector, target.vector_bytes, sums, step, declared)
 
 
@@ -112,24 +104,45 @@ def tile_loop(target: Target, sums: int = 4) -> MeasuredLoop | None:
     )
 
 
-def tick_loop() -> MeasuredLoop:
-    """Integer operations of one cycle each, every one of which waits for the one before."""
+def tick_loop(target: Target | None = None) -> MeasuredLoop:
+    """Integer operations of one cycle each, every one of which waits for the one before.
+
+    With a `target` there is a multiply-add of its vectors for every second of them: some CPUs
+    lower their clock for those, and so these are cycles of the clock that vectors have.
+    """
     body = []
     for number in range(_TICKS):
-        before = f"%t{number - 1}" if number else "%a"
+        before = f"%t{number - 1}" if number else "%t"
         body.append(f"%t{number} = {('add', 'xor')[number % 2]} i64 {before}, %mask")
     last = f"%t{_TICKS - 1}"
-    end = [f"store i64 {last}, ptr %results"]
-    return _loop("tick_loop", _TICKS, body, carried=[("a", "i64", "%n", last)], end=end)
+    carried, end = [("t", "i64", "%n", last)], [f"store i64 {last}, ptr %results"]
+    if target is None:
+        return _loop("tick_loop", _TICKS, body, carried=carried, end=end)
+    vector, declared, step = _multiply_adds(target)
+    for number in range(_TICKS // 2):
+        body += step(number)
+        carried.append((f"a{number}", vector, "zeroinitializer", f"%b{number}"))
+        end.append(f"%s{number} = getelementptr {vector}, ptr %results, i64 {number + 1}")
+        end.append(f"store {vector} %b{number}, ptr %s{number}, align 4")
+    size = (1 + _TICKS // 2) * target.vector_bytes
+    return _loop("tick_loop", _TICKS, body, declared, (), carried, end, result_bytes=size)
 
 
 def read_loop(target: Target) -> MeasuredLoop:
-    """Vectors of data that are summed up as integers; each round reads `STREAMS`."""
+    """Vectors of data that are summed up as integers; each round reads `STREAMS`.
+
+    Their addresses are one register and a number: with two registers, a Skylake takes two
+    operations for what adds and loads, and starts no two loads a cycle.
+    """
     vector, size = f"<{target.vector_bytes // 8} x i64>", target.vector_bytes
 
     def step(number: int) -> list[str]:
-        loaded = f"%l{number} = load {vector}, ptr %p{number}, align 8"
-        return [*_place(number, size), loaded, f"%b{number} = add {vector} %a{number}, %l{number}"]
+        place = [
+            f"%p{number} = getelementptr i8, ptr %base, i64 {number * size}",
+            f"%l{number} = load {vector}, ptr %p{number}, align 8",
+            f"%b{number} = add {vector} %a{number}, %l{number}",
+        ]
+        return place if number else [*_BASE, *place]
 
     return _summing("read_loop", vector, size, STREAMS, step, round_bytes=STREAMS * size)
 
@@ -196,6 +209,26 @@ def convert_loop(target: Target) -> MeasuredLoop:
 
     made = target.vector_bytes
     return _summing("convert_loop", vector, made, STREAMS, step, round_bytes=STREAMS * size)
+
+
+_BASE = (
+    "%begin = getelementptr i8, ptr %data, i64 %at",
+    '%base = call ptr asm "", "=r,0"(ptr %begin)',
+)
+"""The address of the round's data, in a register of its own."""
+
+
+def _multiply_adds(target: Target) -> tuple[str, str, Callable[[int], list[str]]]:
+    """A type of vectors, what has to be declared, and the line that makes `%b0` of `%a0`, …"""
+    lanes = target.lanes(DType.F32)
+    vector, half = f"<{lanes} x float>", f"<{', '.join(['float 0.5'] * lanes)}>"
+    name = f"@llvm.fmuladd.v{lanes}f32"
+
+    def step(number: int) -> list[str]:
+        arguments = f"{vector} %a{number}, {vector} {half}, {vector} {half}"
+        return [f"%b{number} = call {vector} {name}({arguments})"]
+
+    return vector, f"declare {vector} {name}({vector}, {vector}, {vector})", step
 
 
 def _place(number: int, size: int) -> list[str]:

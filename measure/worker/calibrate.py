@@ -1,8 +1,11 @@
 """What a machine is like: its table, measured with loops of our own code.
 
 Each loop is timed next to one whose steps take a cycle each (`tick_loop`), slice by slice, so that
-rates are in cycles whatever the clock does meanwhile; the median of the pairs counts. Numbers are
-rounded to two digits: what is learned on one machine should not depend on the third.
+rates are in cycles whatever the clock does meanwhile; the median of the pairs counts. Loops over
+vectors have one with vectors next to them: some CPUs lower their clock for them. All is measured
+several times, and the best counts: who shares a core of the host may take half of its multiply-adds
+for seconds, and of its clock nothing. Numbers are rounded to two digits: what is learned on one
+machine should not depend on the third.
 """
 
 from __future__ import annotations
@@ -37,6 +40,8 @@ from tunefarm.measure.core_locks import CoreLocks
 from tunefarm.measure.cpus import usable_cpus
 from tunefarm.measure.machine import cpu_name, on_cores
 
+PASSES = 4
+"""Times that all is measured."""
 PAIRS = 15
 SLICE_SECONDS = 0.02
 FAR_BYTES = 256 << 20
@@ -52,14 +57,15 @@ Call = Callable[[int], None]
 
 
 def calibrate(target: Target) -> Machine:
-    """The table of this machine, which `target` describes; takes about half a minute.
+    """The table of this machine, which `target` describes; takes about a minute.
 
     Raises `ArtefactError` or `LoweringError` where the machine cannot run the target's code.
     """
     cpus = usable_cpus()
     cores = cpus.for_threads(len(cpus.timing))
     with CoreLocks(f"calibrate-{uuid.uuid4().hex}").held(cores), on_cores(cores[:1]):
-        measured = _Bench(target, cores).table()
+        bench = _Bench(target, cores)
+        measured = _best([bench.table() for _ in range(PASSES)])
     return Machine.model_validate({**measured, "source": f"measured on {cpu_name()}"})
 
 
@@ -68,8 +74,10 @@ class _Bench:
 
     def __init__(self, target: Target, cores: Sequence[int]) -> None:
         self.target, self._cores = target, cores
-        self._tick = self.call(loops.tick_loop(), 0, _filled(64))
         self._ticks = loops.tick_loop().steps
+        self._tick, self._plain_tick = (
+            self.call(loop, 0, _filled(64)) for loop in (loops.tick_loop(target), loops.tick_loop())
+        )
 
     def table(self) -> dict[str, Any]:
         """The sections of a `Machine`, each with its numbers."""
@@ -99,9 +107,13 @@ class _Bench:
 
         return run
 
-    def cycles(self, run: Call) -> float:
-        """Cycles of a round: the median over pairs of slices with `tick_loop`."""
-        sides = [(call, _rounds(call)) for call in (run, self._tick)]
+    def cycles(self, run: Call, plain: bool = False) -> float:
+        """Cycles of a round: the median over pairs of slices with `tick_loop`.
+
+        A `plain` loop has no vectors.
+        """
+        tick = self._plain_tick if plain else self._tick
+        sides = [(call, _rounds(call)) for call in (run, tick)]
         found = []
         for _ in range(PAIRS):
             taken, ticked = (_seconds(call, rounds) / rounds for call, rounds in sides)
@@ -125,7 +137,7 @@ class _Bench:
         data = _filled(size).view(np.int64)
         data[order // 8] = np.roll(order, -1)
         loop = loops.chase_loop()
-        return self.cycles(self.call(loop, 0, data)) / loop.steps
+        return self.cycles(self.call(loop, 0, data), plain=True) / loop.steps
 
     def _cache(self, size: int, known: CacheTable) -> dict[str, float | None]:
         return {
@@ -222,6 +234,23 @@ class _Bench:
             "latency": _rounded(1.0 / self._rate(one)),
             "load": self.target.machine.tiles.load,
         }
+
+
+_RATES = ("read", "write", "streams", "fma", "dot")
+"""Numbers that are the better the larger they are; of the others the smallest is best."""
+
+
+def _best(tables: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """The best of each number in tables of the same CPU; None where it has none."""
+
+    def best(section: str, name: str) -> Any:
+        values = [table[section][name] for table in tables]
+        return None if None in values else (max if name in _RATES else min)(values)
+
+    return {
+        section: {name: best(section, name) for name in numbers}
+        for section, numbers in tables[0].items()
+    }
 
 
 def _filled(size: int) -> npt.NDArray[Any]:

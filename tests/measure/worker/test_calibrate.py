@@ -4,6 +4,7 @@ out is a table."""
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -85,12 +86,27 @@ def test_the_gathering_loop_takes_each_element_from_a_line_of_its_own() -> None:
     assert (run(loop, data, np.float32) == np.array(expected).ravel()).all()
 
 
-def test_each_tick_waits_for_the_one_before() -> None:
-    loop = loops.tick_loop()
+@pytest.mark.parametrize("target", [None, host_target()])
+def test_each_tick_waits_for_the_one_before(target: Target | None) -> None:
+    loop = loops.tick_loop(target)
     value = ROUNDS
     for _ in range(ROUNDS * loop.steps // 2):
         value = (value + 5) ^ 5
     assert run(loop, np.zeros(1), np.int64, 5)[0] == value
+
+
+@pytest.mark.parametrize("name", ["skylake-avx512", "x86-64-v3", "neoverse-n1"])
+def test_every_second_tick_has_a_multiply_add_of_vectors_in_registers(name: str) -> None:
+    target = target_named(name)
+    loop = loops.tick_loop(target)
+    code = assembly(loop.text, target).split("fmla" if "neoverse" in name else "vfmadd")
+    assert len(code) - 1 == loop.steps // 2
+
+
+def test_the_reading_loop_addresses_data_by_one_register() -> None:
+    target = target_named("skylake-avx512")
+    adds = re.findall(r"vpaddq\t(\S*\(.*\)), %zmm", assembly(loops.read_loop(target).text, target))
+    assert len(adds) == STREAMS and not any("," in address for address in adds)
 
 
 @pytest.mark.parametrize(
@@ -131,6 +147,13 @@ def test_rates_are_in_ticks_whatever_the_clock_does(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(calibration, "_seconds", seconds)
     assert bench.cycles(half_a_tick) == pytest.approx(7.5, rel=0.02)
+
+
+def test_the_best_of_several_measurements_counts() -> None:
+    quiet = {"l2": {"read": 40.0, "latency": 14.0, "stride": None}, "vectors": {"fma": 2.0}}
+    shared = {"l2": {"read": 44.0, "latency": 21.0, "stride": None}, "vectors": {"fma": 1.1}}
+    expected = {"l2": {"read": 44.0, "latency": 14.0, "stride": None}, "vectors": {"fma": 2.0}}
+    assert calibration._best([quiet, shared]) == calibration._best([shared, quiet]) == expected
 
 
 @pytest.mark.alone
