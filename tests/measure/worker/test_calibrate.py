@@ -156,6 +156,14 @@ def test_the_best_of_several_measurements_counts() -> None:
     assert calibration._best([quiet, shared]) == calibration._best([shared, quiet]) == expected
 
 
+def test_what_tiles_read_between_others_is_the_shipped_number_within_what_was_measured() -> None:
+    fitted, unknown = (target_named(name).machine.memory for name in ("znver4", "x86-64-v4"))
+    assert unknown.interleaved is None and unknown.of_tiles == 4.0
+    assert calibration._interleaved(5.8, unknown) == 4.0
+    assert calibration._interleaved(2.5, unknown) == 2.5
+    assert calibration._interleaved(7.1, fitted) == fitted.interleaved
+
+
 @pytest.mark.alone
 def test_a_machine_is_measured_as_a_table_of_two_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"PAIRS": 1, "SLICE_SECONDS": 1e-4, "FAR_BYTES": 1 << 20}.items():
