@@ -31,7 +31,7 @@ _SERVED: Final = {
     "host": "native",
     "x86-64-v2": "nehalem westmere silvermont goldmont sandybridge ivybridge",
     "x86-64-v3": "haswell broadwell skylake alderlake znver1 znver2 znver3 zen zen2 zen3",
-    "x86-64-v4": "skylake-avx512 skx",
+    "skylake-avx512": "skx",
     "cascadelake": "cooperlake",
     "icelake-server": "icelake-client rocketlake tigerlake",
     "sapphirerapids": "emeraldrapids graniterapids",

@@ -237,6 +237,8 @@ def test_a_table_is_no_part_of_a_target_and_its_source_no_part_of_its_digest() -
         ("znver4", "x86_64", 16, "znver4"),
         ("znver4", "x86_64", 8, "x86-64-v3"),
         ("emeraldrapids", "x86_64", 16, "sapphirerapids"),
+        ("skylake-avx512", "x86_64", 16, "skylake-avx512"),
+        ("skylake-avx512", "x86_64", 8, "x86-64-v3"),
         ("znver3", "x86_64", 8, "x86-64-v3"),
         ("of-tomorrow", "x86_64", 16, "x86-64-v4"),
         ("native", "x86_64", 4, "x86-64-v2"),
@@ -281,7 +283,7 @@ def test_unknown_target_is_refused_with_the_nearest_one() -> None:
 
 @pytest.mark.parametrize(
     ("name", "target"),
-    [("haswell", "x86-64-v3"), ("Graviton3", "neoverse-v1"), ("skylake-avx512", "x86-64-v4")],
+    [("haswell", "x86-64-v3"), ("Graviton3", "neoverse-v1"), ("skx", "skylake-avx512")],
 )
 def test_cpus_without_a_target_of_their_own_are_told_which_serves(name: str, target: str) -> None:
     with pytest.raises(SettingsError, match=rf"unknown target '{name}' \(take {target}, the best"):
