@@ -43,7 +43,7 @@ from tunefarm.compiler.graph.quantised.operands import (
 )
 from tunefarm.compiler.graph.quantised.requantise import Averages, Tables
 from tunefarm.compiler.graph.rewriter import Rewriter, use_counts
-from tunefarm.compiler.operators.recurrence import SUMS
+from tunefarm.compiler.operators.recurrence import BATCH_AXIS, PROJECTED, SUMS
 from tunefarm.compiler.operators.registry import complete_attributes
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.node import Node
@@ -56,9 +56,14 @@ _KEEPING = frozenset(("reshape", "transpose", "squeeze"))
 """Movements that give every element once."""
 
 
-def run(graph: Graph, activations: DType = DType.U8, states: DType = DType.U8) -> Graph:
+def run(
+    graph: Graph,
+    activations: DType = DType.U8,
+    states: tuple[DType, DType] = (DType.U8, DType.U8),
+) -> Graph:
     """The graph with integer operators; `activations` is the type that 8-bit data is kept in,
-    `states` that of hidden states which are multiplied with weights of 8 bits."""
+    `states` are those of hidden states, of one row and of several, which are multiplied with
+    weights of 8 bits."""
     if not any(_may_fold(graph, node) for node in graph.nodes):
         return graph
     folded = dead_code.run(_Folder(graph, activations, states).run())
@@ -78,7 +83,7 @@ def _has_byte_states(node: Node) -> bool:
 
 
 class _Folder:
-    def __init__(self, graph: Graph, activations: DType, states: DType) -> None:
+    def __init__(self, graph: Graph, activations: DType, states: tuple[DType, DType]) -> None:
         self.graph = graph
         self.states = states
         self.rewriter = Rewriter(graph)
@@ -129,9 +134,13 @@ class _Folder:
         return None if moved is operand else self._dequantized(moved, node)
 
     def _with_best_states(self, node: Node) -> str | None:
-        """A recurrence whose rounded states have the sign that the target multiplies best."""
-        states = str(self.states)
-        if not _has_byte_states(node) or complete_attributes(node)["states"] == states:
+        """A recurrence whose rounded states have the type that the target multiplies best."""
+        if not _has_byte_states(node):
+            return None
+        one, several = self.states
+        rows = self.graph.types[node.inputs[PROJECTED]].shape[BATCH_AXIS]
+        states = str(several if rows > 1 else one)
+        if complete_attributes(node)["states"] == states:
             return None
         attributes = {**node.attributes, "states": states}
         return self.rewriter.emit("recurrence", node.inputs, attributes, like=node)

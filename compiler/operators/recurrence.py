@@ -14,7 +14,8 @@ With scales the recurrent weights are integers, and stay integers. `states` says
 them. Floats are multiplied with integers that are widened where they are read. States in bytes are
 quantised before their product, as onnxruntime's DynamicQuantizeLSTM does, by the range of the
 step's whole batch. The product is then one of integers: of the state's bytes with bytes, less the
-zero point times their sums, or of the state without its zero point with 16-bit weights.
+zero point times their sums, or of the state without its zero point, in 16 bits, with weights of 8
+or 16.
 """
 
 from __future__ import annotations
@@ -55,10 +56,14 @@ SCALES, BATCH, SUMS = 9, 10, 11
 """The operands; the last are those of integer weights: what each column of them is multiplied by;
 and of a quantised state: a vector of sizes with the batch's at `batch_number`, absent for all rows,
 and what the bytes of each column add up to."""
+BATCH_AXIS = 2
+"""The axis of rows, of what is projected."""
 _LANES = 16
 """The most minima of a range that are found at the same time."""
+_ROUNDED = (DType.U8, DType.I8, DType.I16)
+"""The types that states rounded to bytes are kept in: less `_MIDDLE` as `i8`, less their zero point
+as `i16`."""
 _BYTES = (DType.U8, DType.I8)
-"""The types of states that are rounded to bytes: less `_MIDDLE` where they have a sign."""
 FLOAT_STATES = "f32"
 """The `states` that are multiplied as they are, in the layer's own type."""
 _MIDDLE = 128
@@ -164,7 +169,7 @@ def _infer(attributes: Attributes, types: Types) -> TensorType:
 
 def rounds_states(attributes: Attributes) -> bool:
     """Whether hidden states become bytes before they are multiplied with integer weights."""
-    return attributes.choice("states", (*map(str, _BYTES), FLOAT_STATES)) != FLOAT_STATES
+    return attributes.choice("states", (*map(str, _ROUNDED), FLOAT_STATES)) != FLOAT_STATES
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +206,10 @@ class _Layer:
 
         def body(d: Expr, t: Expr, b: Expr, *rest: Expr) -> Expr:
             *gate, j, k = rest
-            return mul(cast(wide, state(d, t, b, k)), cast(wide, weights[(d, k, *gate, j)]))
+            value, weight = state(d, t, b, k), weights[(d, k, *gate, j)]
+            if value.dtype is DType.I16:
+                weight = cast(DType.I16, weight)
+            return mul(cast(wide, value), cast(wide, weight))
 
         return self.use.builder.stage(
             "product",
@@ -248,8 +256,8 @@ class _Layer:
         zero = use.builder.stage("zero", axes, zero_point)
 
         weights = use.input(RECURRENCE)
-        byte = DType(self.attributes.choice("states", tuple(map(str, _BYTES))))
-        held = {DType.I8: byte, DType.I16: DType.I16}.get(weights.dtype, dtype)
+        kept = DType(self.attributes.choice("states", tuple(map(str, _ROUNDED))))
+        held = {DType.I8: kept, DType.I16: DType.I16}.get(weights.dtype, dtype)
 
         def quantised(d: Expr, t: Expr, b: Expr, j: Expr) -> Expr:
             value = binary("div", _state(previous, 0)(d, t, b, j), scaling[d, t])

@@ -38,15 +38,16 @@ from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS, STRICT_NUMERICS, 
 class Abilities:
     """What of a target decides about its graphs.
 
-    `activations` is the type in which it multiplies 8-bit data with weights, `states` that of
-    hidden states, `summed` are the narrow floats whose products it has instructions to sum,
+    `activations` is the type in which it multiplies 8-bit data with weights, `states` are those of
+    hidden states of one row and of several, `summed` the narrow floats whose products it has
+    instructions to sum,
     `cached` the bytes of recurrent weights up to which it reads floats faster than integers,
     `row_bytes` those of a row of its matrix tiles, `tiled` the narrow floats that these multiply.
     """
 
     activations: DType = DType.U8
     summed: Collection[DType] = choose_precision.NARROW
-    states: DType = DType.U8
+    states: tuple[DType, DType] = (DType.U8, DType.U8)
     cached: int = 0
     row_bytes: int = 0
     tiled: Collection[DType] = ()
@@ -58,7 +59,7 @@ class Abilities:
         return Abilities(
             activations=target.activations,
             summed=[dtype for dtype in narrow if target.dot_products(dtype, dtype, DType.F32)],
-            states=target.states,
+            states=(target.states(1), target.states(2)),
             cached=target.cached_weights,
             row_bytes=tiles.row_bytes if tiles else 0,
             tiled=[dtype for dtype in narrow if target.multiplies_tiles(dtype)],

@@ -166,8 +166,9 @@ def weights_of(product: Stage) -> Load | None:
     """The factor that has a vector of units, None where there is none."""
     body, unit = product.body, index(product.axes[-1].name)
     factors = (body.left, body.right) if isinstance(body, Binary) else ()
-    for part in factors:
-        factor = part.operand if isinstance(part, Cast) else part
+    for factor in factors:
+        while isinstance(factor, Cast):
+            factor = factor.operand
         if isinstance(factor, Load) and factor.indices[-1] == unit:
             return factor
     return None

@@ -244,7 +244,8 @@ def _rounded() -> Iterator[Case]:
             weights = operands[1]
             assert weights is not None
             operands += [] if wide else [weights.sum(axis=1, dtype="int32")]
-            attributes = _attributes(kind, linear)
+            states = ("u8", "i8", "i16")[number % 3]
+            attributes = _attributes(kind, linear) | {"states": states}
             wanted = expected(attributes, operands)
             yield case(
                 f"rounded-{kind}-{number}", "recurrence", operands, wanted, 2e-6, **attributes

@@ -154,9 +154,11 @@ def test_every_schedule_computes_the_kernel(family: str, share: float) -> None:
 
 @pytest.mark.usefixtures("small_in_parallel")
 @pytest.mark.parametrize("target", sorted(TARGETS))
-@pytest.mark.parametrize("weights", [DType.I8, DType.I16])
+@pytest.mark.parametrize(
+    ("weights", "rows"), [(DType.I8, 1), (DType.I8, 4), (DType.I16, 4)], ids=str
+)
 def test_schedules_of_a_recurrence_of_rounded_states_compute_it(
-    target: str, weights: DType
+    target: str, weights: DType, rows: int
 ) -> None:
     """Integer products are exact in any order, so that all round states alike."""
     units = 24 if target == "host" else 21
@@ -165,7 +167,7 @@ def test_schedules_of_a_recurrence_of_rounded_states_compute_it(
         "activations": ("sigmoid", "tanh", "tanh"),
         "alphas": (0.0,) * 3,
         "betas": (0.0,) * 3,
-        "states": str(TARGETS[target].states),
+        "states": str(TARGETS[target].states(rows)),
     }
     operands = ["x0", "x1", *[""] * 3, "x2", "x2", "", "x3", "x4", "x5"]
     inputs = [
