@@ -16,6 +16,7 @@ from tunefarm.compiler.expr.nodes import (
     Const,
     Expr,
     Index,
+    Select,
     Unary,
     add,
     binary,
@@ -307,6 +308,9 @@ def expr_range(expr: Expr, ranges: Ranges) -> tuple[int, int]:
             return affine_range(form, ranges)
         case Cast(operand=operand) if operand.dtype in (DType.U8, DType.BOOL):
             return 0, 255
+        case Select(then=then, otherwise=otherwise):
+            a, b = expr_range(then, ranges), expr_range(otherwise, ranges)
+            return min(a[0], b[0]), max(a[1], b[1])
         case _:
             return -_UNKNOWN, _UNKNOWN
 

@@ -8,13 +8,25 @@ from typing import TypeAlias
 
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.expr.affine import affine, decide, expr_range
-from tunefarm.compiler.expr.nodes import Binary, Const, Expr, Index, binary, index, integer, mul
+from tunefarm.compiler.expr.nodes import (
+    Binary,
+    Const,
+    Expr,
+    Index,
+    binary,
+    index,
+    integer,
+    mul,
+    select,
+    sub,
+)
 from tunefarm.compiler.expr.walk import axes_of, loads, substitute
 from tunefarm.compiler.loops.ir import Body, For, If, Let, LoopKind, Stmt
 from tunefarm.compiler.loops.loop_ranges import (
     Dotted,
     Env,
     Inside,
+    Piece,
     PlacedStage,
     extent_of,
     free_ranges,
@@ -85,13 +97,28 @@ class StageLoops:
                 continue
             variable = self.fresh(axis, env)
             piece = replace(piece, ranges={**piece.ranges, variable: (start, stop - 1)})
-            body = self._bind(axis, index(variable), piece, inside)
+            body = self._walked(axis, variable, part, piece, inside)
             if body:
                 parallel = kind is LoopKind.PARALLEL
                 statements.append(
                     For(variable, start, stop, kind, body, state.chunks if parallel else 1)
                 )
         return tuple(statements)
+
+    def _walked(self, axis: str, variable: str, part: Piece, env: Env, inside: Inside) -> Body:
+        """Bind a loop's axis to its variable, or from the end where the loop alternates."""
+        value = index(variable)
+        by = self.state.alternating.get(axis)
+        if by is None:
+            return self._bind(axis, value, env, inside)
+        is_even = binary("eq", binary("mod", self.placed.values(env)[by], integer(2)), integer(0))
+        back = sub(integer(part.start + part.stop - 1), value)
+        return self._let(
+            f"{axis}.at",
+            select(is_even, value, back),
+            env,
+            lambda at, env: self._bind(axis, at, env, inside),
+        )
 
     def _dotted(self, axis: str, widened: bool, env: Env, leaf: Inside) -> Body:
         """No loop: the statement itself sums over the axis."""

@@ -116,6 +116,8 @@ class StageState:
     """By fused axis the parts whose product it enumerates, the last one fastest."""
     kinds: Mapping[str, LoopKind] = field(default_factory=dict)
     cuts: Mapping[str, RangeCuts] = field(default_factory=dict)  # by loop
+    alternating: Mapping[str, str] = field(default_factory=dict)
+    """By loop the one that it alternates with: see the step `Alternate`."""
     unrolled_inside: frozenset[str] = frozenset()  # unrolled, but not at the edges
     chunks: int = 1
     attachment: Attachment | None = None

@@ -6,6 +6,9 @@ for direction, block of the batch: (parallel)
         for tile of units: (or this one) for tile of rows:
             product = sum over k of previous[k] * weights[k]         register tile of all gates
             cell, hidden; result = what is shown, and the states
+
+Weights that are more than the second-level cache holds are read from their end in every second
+step, since what was read last is still there.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from tunefarm.compiler.schedule.sketches.parallel_choices import (
 from tunefarm.compiler.schedule.sketches.row_shape import KernelFacts
 from tunefarm.compiler.schedule.sketches.tile_dots import dot_terms
 from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
-from tunefarm.compiler.schedule.steps.loop_kinds import DotProduct, Unroll, Vectorize
+from tunefarm.compiler.schedule.steps.loop_kinds import Alternate, DotProduct, Unroll, Vectorize
 from tunefarm.compiler.schedule.steps.new_stages import CacheWrite
 from tunefarm.compiler.schedule.steps.packing import PackLayout
 from tunefarm.compiler.schedule.steps.placement import STACK_BYTES, ComputeAt
@@ -56,6 +59,7 @@ SHARED_WORK = 2**20  # multiply-adds of a thread below which a second one costs 
 SIGNED_SHARE = 1.25  # cycles of a product of signed bytes that no instruction sums: 5 of 4 a cycle
 L1_SHARE = 0.75  # of the first-level cache, that weights stay in
 L2_SHARE = 0.75  # likewise of the second: read from beyond, they wait for few rows
+HELD_SHARE = 0.9  # of the second: up to it the order of tiles does not matter (a Skylake-SP, 1 MiB)
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,6 +346,21 @@ def _cycles(context: Recurrent, block: int, tile: Pair, widened: bool = False) -
 
 
 SHARED = ("rows", "units", "both")
+ORDERS = ("forward", "alternating")
+"""Of the tiles of a step: the same in all steps, or from the end in every second one."""
+ALTERNATING = ("skylake-avx512",)
+"""CPUs where the second was measured to be faster."""
+
+
+def preferred_order(context: Recurrent) -> str:
+    """From the end in every second step where the second-level cache does not hold the weights.
+
+    Read in the same order, each part of them has left the cache before it is read again. Other CPUs
+    than those where that was measured keep the default that their records were compared with.
+    """
+    target = context.facts.target
+    far = context.weight_bytes > HELD_SHARE * target.l2_bytes
+    return "alternating" if far and target.cpu in ALTERNATING else "forward"
 
 
 def recurrent_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
@@ -356,6 +375,7 @@ def recurrent_sketches(kernel: FusedKernel, target: Target, threads: int) -> lis
         (Choice("batch", blocks), block),
         (Choice("product", tiles), tile),
         (Choice("unroll", UNROLLS), preferred_unroll(context, tile)),
+        (Choice("order", ORDERS), preferred_order(context)),
     ]
     chunks = chunk_choices(kernel, threads)
     if chunks:
@@ -390,6 +410,8 @@ class _Candidates:
         units, both = bool(self.in_units.all()), bool(self.in_both.all())
         steps += self._tiles(last.consumer, (step, *outer) if both else (*outer, step), rows)
         tiles = self._vectors()[0]
+        if self.values.are("order", "alternating").all() and not (units or both):
+            steps.append(Alternate(output, tiles, step))
         if "chunks" in self.values.domains:
             shared = (*outer, tiles) if both else (tiles,) if units else outer
             steps += self._shared(output, shared)

@@ -83,6 +83,38 @@ class Parallelize(Step):
         return scheduled.with_state(replace(state, kinds=kinds, chunks=self.chunks))
 
 
+@dataclass(frozen=True, slots=True)
+class Alternate(Step):
+    """Walk a serial loop over an output axis from its end in every second round of the loop `by`.
+
+    for t: for i < 4: y[t, i]     ->     for t: for i < 4: let j = t % 2 == 0 ? i : 3 - i: y[t, j]
+
+    What the last iterations of a round have read is still in the cache for the first ones of the
+    next, where all that a round reads is more than the cache holds.
+    """
+
+    stage: str
+    axis: str
+    by: str
+
+    def apply(self, scheduled: ScheduledKernel) -> ScheduledKernel:
+        state = scheduled.stage(self.stage)
+        state.position(self.axis)
+        if self.axis in state.reduce or self.axis in state.fusions:
+            raise ScheduleError(f"{self.axis} is no part of one output axis")
+        if self.by not in {axis.name for axis in state.stage.axes} or self.by in state.splits:
+            raise ScheduleError(f"{self.by} is no whole output axis")
+        alternating = {**state.alternating, self.axis: self.by}
+        return scheduled.with_state(replace(state, alternating=alternating))
+
+    def check(self, scheduled: ScheduledKernel) -> None:
+        state = scheduled.stage(self.stage)
+        if self.by not in state.order[: state.position(self.axis)]:
+            raise ScheduleError(f"the loop {self.axis} is not inside of {self.by}")
+        if state.kinds.get(self.axis, LoopKind.SERIAL) is not LoopKind.SERIAL:
+            raise ScheduleError(f"the loop {self.axis} is not serial")
+
+
 def _walks(scheduled: ScheduledKernel, state: StageState, loops: tuple[str, ...]) -> bool:
     """The loops are serial, and steps of the recurrence that the stage is of are among them."""
     recurrence = recurrence_of(scheduled.kernel)

@@ -103,6 +103,15 @@ def test_rows_of_a_recurrence_share_what_comes_from_the_second_cache() -> None:
     assert choices_of(first(recurrence(64, 2), target=target))["product"] == (2, 2)
 
 
+def test_recurrences_turn_back_where_the_second_cache_does_not_hold_their_weights() -> None:
+    def order(units: int, target: Target) -> str:
+        return str(choices_of(first(recurrence(units, 4), target=target))["order"])
+
+    skylake = replace(AVX512, cpu="skylake-avx512")
+    assert order(128, skylake) == "forward" and order(512, skylake) == "alternating"
+    assert order(512, AVX512) == "forward", "measured on no such CPU"
+
+
 def test_threads_share_units_of_a_recurrence_whose_weights_each_of_them_would_read() -> None:
     def shared(units: int, rows: int) -> str:
         return str(choices_of(first(recurrence(units, rows), 2))["shared"])

@@ -33,6 +33,7 @@ from tunefarm.compiler.schedule.steps.kernel_forms import (
     Winograd,
 )
 from tunefarm.compiler.schedule.steps.loop_kinds import (
+    Alternate,
     DotProduct,
     Parallelize,
     Prefetch,
@@ -205,6 +206,7 @@ EXAMPLES = [
             Unroll("y", "i.o"),
         ),
     ),
+    Example("alternate", "turned", Alternate("y", "j", "i")),
     Example("prefetch", "vector8", Prefetch("in0", 64), (Vectorize("y", "i"),)),
     Example(
         "prefetch_copy",
@@ -546,6 +548,12 @@ REFUSALS = [
         MatrixTiles("y", "i", "k.o", "j", "k.i"),
         "no loop of the sum encloses those that tiles run over",
         (Tile("y", "k", 4), Reorder("y", ("i", "k.o", "j", "k.i"))),
+    ),
+    Refusal("tile_product", Alternate("y", "k", "i"), "k is no part of one output axis"),
+    Refusal("tile_product", Alternate("y", "j", "k"), "k is no whole output axis"),
+    Refusal("tile_product", Alternate("y", "i", "j"), "the loop i is not inside of j"),
+    Refusal(
+        "tile_product", Alternate("y", "j", "i"), "the loop j is not serial", (Unroll("y", "j"),)
     ),
     Refusal("vector8", Prefetch("in1", 64), "the kernel has no input 'in1'"),
     Refusal("vector8", Prefetch("in0", 0), "the prefetch distance must be at least 1 element"),
