@@ -54,31 +54,34 @@ class _Files:
 
     def kept(self, array: Array) -> Array:
         """See `kept`."""
-        if array.nbytes < LEAST_BYTES or array.dtype.hasobject or _is_mapped(array):
+        owner = owner_of(array)
+        if owner.nbytes < LEAST_BYTES or array.dtype.hasobject or is_mapped(owner):
             return array
         with self._lock:
-            owner = _owner(array)
             used = sum(item.nbytes for item in self._in_memory.values())
+            place = None
             if id(owner) in self._in_memory or used + owner.nbytes <= FREE_BYTES:
                 self._in_memory[id(owner)] = owner
-                return array
-            try:
+            else:
                 place = self._place(array.nbytes)
-            except OSError:  # no room, or a file system without files of a given size
-                return array
-        copy: Array = place.view(array.dtype).reshape(array.shape)
-        np.copyto(copy, array)
-        copy.flags.writeable = False
+        if place is not None:
+            copy: Array = place.view(array.dtype).reshape(array.shape)
+            np.copyto(copy, array)
+            copy.flags.writeable = False
+            array = copy
         self.release(array.nbytes)
-        return copy
+        return array
 
-    def _place(self, count: int) -> npt.NDArray[np.uint8]:
-        """So many bytes of a file that has no name any more."""
+    def _place(self, count: int) -> npt.NDArray[np.uint8] | None:
+        """So many bytes of a file that has no name any more; None where there is no room."""
         if self._file is None or self._end + count > len(self._file):
             size = max(count, _FILE_BYTES)
-            with tempfile.TemporaryFile(prefix="tunefarm-constants-") as file:
-                os.posix_fallocate(file.fileno(), 0, size)  # no room is told here, not by a signal
-                self._file, self._end = mmap.mmap(file.fileno(), size), 0
+            try:
+                with tempfile.TemporaryFile(prefix="tunefarm-constants-") as file:
+                    os.posix_fallocate(file.fileno(), 0, size)  # an error here, no signal later
+                    self._file, self._end = mmap.mmap(file.fileno(), size), 0
+            except OSError:  # no room, or a file system without files of a given size
+                return None
             self._mapped.add(self._file)
         place = np.frombuffer(self._file, np.uint8, count, self._end)
         self._end += count + -count % _ALIGNMENT
@@ -96,15 +99,16 @@ class _Files:
             memory.madvise(mmap.MADV_DONTNEED)
 
 
-def _owner(array: Array) -> Array:
+def owner_of(array: Array) -> Array:
     """What has the memory of an array that may be a view."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array
 
 
-def _is_mapped(array: Array) -> bool:
-    base = _owner(array).base
+def is_mapped(owner: Array) -> bool:
+    """Whether what has the memory of an array is a mapped file."""
+    base = owner.base
     return isinstance(base.obj if isinstance(base, memoryview) else base, mmap.mmap)
 
 
@@ -119,7 +123,8 @@ def mapped(file: BinaryIO) -> mmap.mmap:
 def kept(array: Array) -> Array:
     """The array, read-only and in a file if it is large and others fill the memory meant for them.
 
-    It stays as it is where the folder of temporary files has no room.
+    A part of a larger array counts as that one, whose memory it holds. The array stays as it is
+    where the folder of temporary files has no room.
     """
     return _FILES.kept(array)
 

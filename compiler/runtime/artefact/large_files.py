@@ -11,6 +11,7 @@ from pathlib import Path
 from threading import get_ident
 
 from tunefarm.compiler.runtime.machine.in_threads import in_threads
+from tunefarm.compiler.types.large_arrays import release
 
 CHUNK_BYTES = 4 << 20
 
@@ -63,6 +64,7 @@ def write_pieces(file: int, pieces: Sequence[tuple[bytes | memoryview, int]]) ->
         for start, part in chunks[number]:
             chunk[start : start + len(part)] = part
         write_at(file, memoryview(chunk), number * CHUNK_BYTES)
+        release(len(chunk))
 
     in_threads(write, sorted(chunks))
 

@@ -56,6 +56,7 @@ from tunefarm.compiler.runtime.spec.executable_spec import (
 )
 from tunefarm.compiler.runtime.spec.verify_spec import verify_programs
 from tunefarm.compiler.types.denormals import has_denormals
+from tunefarm.compiler.types.large_arrays import release
 from tunefarm.compiler.types.packing import Packing
 from tunefarm.compiler.types.structure import NO_STRUCTURE
 from tunefarm.compiler.types.tensor_type import Array
@@ -156,7 +157,10 @@ class _PartList:
             number, part = item
             if number not in later or part.repacking is not None:
                 return part
-            return replace(part, crc32=zlib.crc32(self.contents[part.offset]))
+            content = self.contents[part.offset]
+            summed = replace(part, crc32=zlib.crc32(content))
+            release(len(content))
+            return summed
 
         return in_threads(with_sum, enumerate(self.parts))
 

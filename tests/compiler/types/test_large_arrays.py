@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,18 @@ def test_small_arrays_and_the_first_large_ones_stay() -> None:
     assert kept(small) is small
     assert kept(large) is large
     assert kept(large) is large  # it is counted once
+
+
+@pytest.mark.usefixtures("nothing_free")
+def test_parts_of_a_large_array_do_not_hold_its_memory() -> None:
+    whole: Array = np.arange(LEAST_BYTES, dtype=np.uint8)
+    memory = weakref.ref(whole)
+    parts = [kept(whole[start : start + 32]) for start in (0, 100)] + [kept(whole[:0])]
+    del whole
+    assert memory() is None
+    for part, start, count in zip(parts, (0, 100, 0), (32, 32, 0), strict=True):
+        assert in_file(part)
+        np.testing.assert_array_equal(part, np.arange(start, start + count))
 
 
 @pytest.mark.usefixtures("nothing_free")

@@ -14,7 +14,11 @@ import tunefarm
 from tests.onnxruntime_session import exact_session
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.pipeline import compile_model
+from tunefarm.compiler.runtime.artefact.write_artefact import save
 from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
+from tunefarm.compiler.types import large_arrays
+from tunefarm.tuner.building import several
 from tunefarm.tuner.building.size_values import guards_of, programs_of
 
 _CONSTANTS = "<int64 zero = {0}, int64 one = {1}, int64[1] first = {0}>"
@@ -76,3 +80,35 @@ def test_a_build_for_sizes_that_decide_ranks(tmp_path: Path) -> None:
     path, model = tmp_path / "model.onnx", model_of(BODIES["branches"])
     onnx.save(model, path)
     check(model, tunefarm.build(path, shapes={"x": ("b:1|4", "c:2..3", 4)}), (2, 3))
+
+
+@pytest.mark.filterwarnings("ignore::tunefarm.compiler.errors.UntunedWarning")
+def test_constants_of_all_programs_are_in_files_when_they_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, random = tmp_path / "model.onnx", np.random.default_rng(3)
+    model = parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[b, 96] x) => (float[b, 96] y) { s = MatMul (x, w) y = Add (s, v) }"""
+    )
+    for name, shape in {"w": (96, 96), "v": (96,)}.items():
+        weight = random.standard_normal(shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(weight, name))
+    onnx.save(model, path)
+    monkeypatch.setattr(large_arrays, "FREE_BYTES", 0)
+    monkeypatch.setattr(large_arrays, "LEAST_BYTES", 4096)
+    sizes: list[tuple[int, int]] = []
+
+    def counted(spec: ExecutableSpec, output: Path, others: Sequence[ExecutableSpec]) -> None:
+        constants = [array for each in (spec, *others) for array in each.constants]
+        owners = {id(owner): owner for owner in map(large_arrays.owner_of, constants)}
+        own = [owner.nbytes for owner in owners.values() if not large_arrays.is_mapped(owner)]
+        sizes.append((sum(array.nbytes for array in constants), sum(own)))
+        save(spec, output, others)
+
+    monkeypatch.setattr(several, "save", counted)
+    built = tunefarm.build(path, shapes={"x": ("b:1|2..4", 96)})
+    assert sizes == [(2 * 4 * 96 * 97, 0)]
+    x = random.standard_normal((3, 96)).astype(np.float32)
+    (expected,) = exact_session(model).run(None, {"x": x})
+    np.testing.assert_allclose(built.run({"x": x})["y"], expected, rtol=1e-4, atol=1e-5)
