@@ -193,6 +193,11 @@ def gather_block_quantized(node: OnnxNode, graph: GraphBuilder) -> Value:
         middle = 1 << (bits - 1) if table.dtype is DType.U8 else 0
         zero = np.full((rows, blocks), middle, np.uint8).astype(values.dtype)
     else:
+        given = node.input(3)
+        packed = -(-blocks * bits // 8) if given.dtype is DType.U8 else blocks
+        if given.shape != (rows, packed):
+            reason = f"the zero points {given.type} are not {rows} x {packed}"
+            raise node.bad_shape(f"{reason}, those of {rows} x {blocks} blocks of {bits} bits")
         zero = _few_bits(node, 3, bits)[:, :blocks]
     every = graph.reshape(all_there(indices, graph), (indices.type.size,))
     parts = [

@@ -19,7 +19,7 @@ from tests.compiler.frontend.contributed_models import (
 )
 from tests.compiler.frontend.test_fused import X, floats
 from tunefarm import compiler
-from tunefarm.compiler.errors import UnsupportedOperatorError
+from tunefarm.compiler.errors import ShapeError, UnsupportedOperatorError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.operators.recurrence import BATCH
 
@@ -107,6 +107,18 @@ CASES: dict[str, tuple[str, dict[str, Values], tuple[str, ...], dict[str, Any]]]
 def test_operator_gives_what_onnxruntime_gives(case: str) -> None:
     operator, feeds, constants, attributes = CASES[case]
     assert_same(model_of(operator, feeds, constants=constants, **attributes), feeds)
+
+
+@pytest.mark.parametrize("shape", [(22,), (11, 4), (11, 1), (5, 4), (12, 2)])
+def test_zero_points_of_other_blocks_are_refused(shape: tuple[int, ...]) -> None:
+    """As the builder writes them for a table that is the last product's weights too."""
+    feeds = {**_TABLE, "s": np.abs(floats(11, 4)), "z": drawn(0, 255, "uint8", *shape)}
+    model = model_of(
+        "GatherBlockQuantized", feeds, constants=("t", "s", "z"), block_size=16, quantize_axis=1
+    )
+    match = "^GatherBlockQuantized.*the zero points .* are not 11 x 2, those of 11 x 4 blocks"
+    with pytest.raises(ShapeError, match=match):
+        import_model_proto(model)
 
 
 _CAUSAL = {"x": floats(2, 6, 5), "w": floats(6, 1, 3), "b": floats(6), "p": floats(2, 6, 2)}
