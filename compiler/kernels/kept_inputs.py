@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from tunefarm.compiler.expr.affine import Affine, affine
 from tunefarm.compiler.expr.nodes import (
     Binary,
+    Cast,
     Const,
     Expr,
     Index,
@@ -23,6 +24,7 @@ from tunefarm.compiler.expr.nodes import (
     index,
     integer,
     select,
+    stored_as,
 )
 from tunefarm.compiler.expr.parts import conjuncts
 from tunefarm.compiler.expr.walk import axes_of, loads
@@ -41,7 +43,7 @@ def inputs_kept(kernel: FusedKernel) -> tuple[int, ...]:
     if output.combiner:
         return ()
     kept, others = set[str](), [stage.body for stage in kernel.stages[:-1]]
-    rest = [output.body]
+    rest = [stored_body(kernel)]
     while rest:
         node = rest.pop()
         if isinstance(node, Select):
@@ -59,6 +61,24 @@ def inputs_kept(kernel: FusedKernel) -> tuple[int, ...]:
         and (buffer.dtype, buffer.shape) == (output.dtype, output.shape)
         and not isinstance(buffer.pitch, DensePitch)
     )
+
+
+def stored_body(kernel: FusedKernel) -> Expr:
+    """What is stored of each element: a conversion of a selection is one of its outcomes.
+
+    So the elements of a cache in f16 stay what they are. Kernels of fixed sizes are as they were.
+    """
+    body = kernel.output.body
+    if not kernel.limits or not isinstance(body, Cast):
+        return body
+    return _converted(body.dtype, body.operand)
+
+
+def _converted(dtype: DType, expr: Expr) -> Expr:
+    if not isinstance(expr, Select):
+        return stored_as(dtype, expr)
+    then, otherwise = (_converted(dtype, item) for item in (expr.then, expr.otherwise))
+    return select(expr.condition, then, otherwise)
 
 
 def _is_own(load: Load, output: Stage) -> bool:
@@ -87,7 +107,7 @@ def written_rows(kernel: FusedKernel) -> WrittenRows | None:
     A kernel that leaves the rest may have `select(i - start < 0, kept[…, i, …], 0)` there, and all
     of that may be filled behind the end of an axis.
     """
-    output, body = kernel.output, kernel.output.body
+    output, body = kernel.output, stored_body(kernel)
     kept = [kernel.inputs[number].name for number in inputs_kept(kernel)]
     if len(kernel.stages) != 1 or not isinstance(body, Select):
         return None

@@ -33,7 +33,12 @@ from tunefarm.compiler.expr.nodes import (
     unary,
 )
 from tunefarm.compiler.expr.walk import axes_of, substitute
-from tunefarm.compiler.kernels.kept_inputs import WrittenRows, inputs_kept, written_rows
+from tunefarm.compiler.kernels.kept_inputs import (
+    WrittenRows,
+    inputs_kept,
+    stored_body,
+    written_rows,
+)
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.loops.hoist_positions import hoist_positions
 from tunefarm.compiler.loops.ir import (
@@ -56,7 +61,7 @@ _FEWEST = 8
 
 def skip_kept(nest: LoopNest, kernel: FusedKernel) -> LoopNest:
     """The nest, which leaves elements alone that it would write over themselves."""
-    if not isinstance(kernel.output.body, Select):  # most kernels, at each lowering
+    if not isinstance(stored_body(kernel), Select):  # most kernels, at each lowering
         return nest
     rows = written_rows(kernel)
     if rows is not None:

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.compiler.decoders import FORMS, Sizes, decoder
+from tests.compiler.decoders import FORMS, Sizes, decoder, halved
 from tests.compiler.frontend.onnx_models import model, node, tensor
 from tests.onnxruntime_session import exact_session
 from tunefarm import compiler
@@ -93,6 +93,24 @@ def test_greedy_tokens_are_those_of_onnxruntime(form: str) -> None:
     for prompt in PROMPTS:
         found = generate(generator, prompt, max_tokens=MORE)
         assert found == expected_tokens(decoder(form), [prompt])
+
+
+@pytest.mark.parametrize("form", ["concat", "gqa"])
+def test_caches_in_half_precision_grow_in_place(form: str) -> None:
+    path = f"{_folder().name}/half_{form}.onnx"
+    onnx.save(halved(decoder(form)), path)
+    ranges: dict[str, tuple[int | str, ...]] = {"sequence_length": ("1|2..40",)}
+    ranges |= {"past_sequence_length": ("0..63",)}
+    ranges |= {"batch_size": (1,), "total_sequence_length": ("1..100",)}
+    generator = Generator(compiler.build(path, shapes=ranges))
+    assert len(generator.executable.in_place) == 4
+    ids = [*PROMPTS[-1], *generate(generator, PROMPTS[-1], max_tokens=MORE)[0]]
+    again = Generator(generator.executable)  # with all tokens in one run
+    assert generate(again, ids[:-1], max_tokens=1) == [ids[-1:]]
+    for name, array in again.caches.items():
+        assert array.dtype == np.float16
+        held, expected = (item[:, :, : len(ids) - 1] for item in (generator.caches[name], array))
+        np.testing.assert_allclose(held, expected, rtol=1e-2, atol=1e-2)
 
 
 def test_the_width_of_a_head_is_known_where_the_file_leaves_it_open() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tunefarm.compiler.expr.nodes import Expr, add, binary, integer, select, sub
+from tunefarm.compiler.expr.nodes import Expr, add, binary, cast, integer, select, sub
 from tunefarm.compiler.kernels.kept_inputs import inputs_kept
-from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder, ValidExtent
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import TensorType
 
@@ -47,3 +47,23 @@ def test_an_input_is_kept_where_each_element_stays_or_is_replaced(
     kind: str, kept: tuple[int, ...]
 ) -> None:
     assert inputs_kept(cache(kind)) == kept
+
+
+@pytest.mark.parametrize(
+    ("limits", "kept"), [((ValidExtent(4, ROWS, "sizes", 0),), (0,)), ((), ())]
+)
+def test_a_cache_in_half_precision_that_grows_is_kept(
+    limits: tuple[ValidExtent, ...], kept: tuple[int, ...]
+) -> None:
+    """What is computed of it in f32 is what was stored; code of fixed sizes stays as it was."""
+    builder = KernelBuilder()
+    past = builder.input(TensorType(DType.F16, (ROWS, 4)))
+    new = builder.input(TensorType(DType.F16, (ROWS + 1, 4)))
+
+    def value(i: Expr, j: Expr) -> Expr:
+        before, added = (cast(DType.F32, data[i, j]) for data in (past, new))
+        grown = select(binary("lt", i, integer(PAST)), before, add(added, added))
+        return cast(DType.F16, grown)
+
+    builder.stage("present", [("i", ROWS), ("j", 4)], value)
+    assert inputs_kept(builder.kernel("present", "present", limits)) == kept
