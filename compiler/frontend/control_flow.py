@@ -12,7 +12,12 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from onnx import AttributeProto, GraphProto
 
-from tunefarm.compiler.errors import ImportModelError, LimitError, UnsupportedOperatorError
+from tunefarm.compiler.errors import (
+    ComputedShapeError,
+    ImportModelError,
+    LimitError,
+    UnsupportedOperatorError,
+)
 from tunefarm.compiler.frontend.chosen_values import UnlikeSidesError, chosen
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value, checkpoint
 from tunefarm.compiler.frontend.graph_loop import LoopForm, StateTypeError, emit_loop
@@ -342,6 +347,8 @@ def _branch(
     except LimitError:
         raise
     except ImportModelError as error:
+        if isinstance(error, ComputedShapeError) and not (error.names or graph.bounds_lists):
+            raise  # the model is imported again, with bounds for its lists
         flag = condition if taken else graph.emit("not", condition)
         reason = f"{node.label} takes a branch that these sizes do not allow"
         graph.require(flag, graph.origin(condition), f"{reason}: {error}")

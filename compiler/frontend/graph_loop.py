@@ -33,7 +33,7 @@ from tunefarm.compiler.frontend.subgraphs import Results, Subgraphs
 from tunefarm.compiler.operators.loop import INDEX, RESULT, STATE
 from tunefarm.compiler.types.dims import Dims, extent_of, whole_dims
 from tunefarm.compiler.types.dtypes import DType
-from tunefarm.compiler.types.sizes import Dimension, Size, bounds_of, symbols_of
+from tunefarm.compiler.types.sizes import Dimension, Size, Symbol, bounds_of, symbols_of
 from tunefarm.compiler.types.tensor_type import Attribute
 
 _MOST_CONVERSIONS = 8
@@ -410,7 +410,8 @@ def emit_loop(
     if body is None:
         return None
     inner = graph.computed_symbols - before
-    _refuse_inner_sizes(node, graph, body, inner)
+    _refuse_inner_sizes(node, body, inner)
+    graph.check_equalities(graph.run_time.take_equalities_of(inner))
     graph.run_time.forget(inner)
     own = len(body.initial)
     flags: list[Value] = []
@@ -457,9 +458,7 @@ def _begins(form: LoopForm) -> bool:
     return form.first is None and allowed
 
 
-def _refuse_inner_sizes(
-    node: OnnxNode, graph: GraphBuilder, body: LoopBody, inner: frozenset[object]
-) -> None:
+def _refuse_inner_sizes(node: OnnxNode, body: LoopBody, inner: frozenset[Symbol]) -> None:
     """Sizes that are computed in each step are known there only."""
     for value in body.collected:
         if any(inner & symbols_of(true) for axis in value.dims for true, _ in axis):
@@ -467,11 +466,6 @@ def _refuse_inner_sizes(
                 "a loop that collects tensors, or grows a sequence of them, whose sizes each step "
                 "computes"
             )
-    if any(
-        inner & (symbols_of(item.left) | symbols_of(item.right))
-        for item in graph.run_time.late_equalities()
-    ):
-        raise node.unsupported("a loop whose steps compute sizes that must be equal")
 
 
 def _raised(graph: GraphBuilder, body: LoopBody, check: int) -> Value:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 
 import numpy as np
 import numpy.typing as npt
@@ -118,6 +118,11 @@ class RunTimeSizes:
         """Those from number `first` on, which must be equal no more."""
         taken = list(self._equalities)[first:]
         return [self._equalities.pop(pair) for pair in taken]
+
+    def take_equalities_of(self, symbols: Set[Symbol]) -> list[Equality]:
+        """Those of sizes with one of these symbols, which must be equal no more."""
+        named = {pair: symbols_of(pair[0]) | symbols_of(pair[1]) for pair in self._equalities}
+        return [self._equalities.pop(pair) for pair, found in named.items() if symbols & found]
 
     def late_equalities(self) -> list[Equality]:
         """Those of sizes that the graph computes."""

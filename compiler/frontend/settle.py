@@ -36,12 +36,12 @@ def require(
 
 
 def require_rows(
-    node: OnnxNode, graph: GraphBuilder, position: int, count: Numbers, meaning: str
+    node: OnnxNode, graph: GraphBuilder, position: int, count: Numbers, meaning: str, low: int = 1
 ) -> int:
     """The most elements of an axis that only the data limits, which a run checks."""
     most = graph.allowance.limits.loop_rows
-    right = (count >= 1) & (count.like(most) >= count)
-    reason = f"{meaning} must give 1 to {most} elements (limits.loop_rows)"
+    right = (count >= low) & (count.like(most) >= count)
+    reason = f"{meaning} must give {low} to {most} elements (limits.loop_rows)"
     require(node, graph, position, right, reason)
     return most
 
@@ -97,7 +97,8 @@ def sized(
         if graph.is_input(value):
             graph.run_time.declare(ValueSource(symbol, value.name, number))
             continue
-        graph.computed_symbol(symbol, element.reshape().value)
+        within = element.at_least(symbol.low).at_most(symbol.high)  # in branches not taken, too
+        graph.computed_symbol(symbol, within.reshape().value)
         inside = (element >= symbol.low) & (given.like([symbol.high]) >= element)
         bounds = f"{symbol.low} to {symbol.high}"
         what = meaning if len(wanted) == 1 else f"element {number} of {meaning}"
@@ -119,11 +120,12 @@ def bounded(
     position: int,
     meaning: str,
     there: Sequence[Dimension] = (),
+    low: int = 1,
 ) -> OnnxNode:
     """The node with sizes for a list that no shape declares.
 
-    What is computed is 1 to `limits.loop_rows`, which runs check, or what is `there` and not 1, or
-    1 in its place. Raises ComputedShapeError where lists have no bounds.
+    What is computed is `low` to `limits.loop_rows`, which runs check, or what is `there` and not 1,
+    or 1 in its place. Raises ComputedShapeError where lists have no bounds.
     """
     value = node.input(position)
     elements = _elements(value, graph)
@@ -139,8 +141,9 @@ def bounded(
             right = count.equals(1) | count.equals(Numbers(graph.size(there[number]), graph))
             require(node, graph, position, right, f"{what} must be {there[number]}")
         else:
-            most = require_rows(node, graph, position, count, what)
-            sizes[number] = counted_size(node, graph, count.value, most, low=1)
+            most = require_rows(node, graph, position, count, what, low)
+            within = count.at_least(low).at_most(most)  # in branches that are not taken, too
+            sizes[number] = counted_size(node, graph, within.value, most, low)
     return node.with_constants({position: graph.integers_of(sizes.reshape(value.shape))})
 
 

@@ -110,7 +110,7 @@ def computed_fill(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
         return node.with_constants({0: sized(node, graph, 0, sizes, "the shape")})
     wanted = node.declared_shape()
     if wanted is None:
-        return bounded(node, graph, 0, "the shape")
+        return bounded(node, graph, 0, "the shape", low=0)
     return node.with_constants({0: expect_constant(node, graph, 0, wanted, "the shape")})
 
 

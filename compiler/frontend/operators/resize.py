@@ -39,7 +39,7 @@ from tunefarm.compiler.frontend.operators.resize_taps import (
     taps_of,
     weighted_taps,
 )
-from tunefarm.compiler.frontend.settle import declared, expect_constant, require, sized
+from tunefarm.compiler.frontend.settle import bounded, declared, expect_constant, require, sized
 from tunefarm.compiler.types.dims import is_unpadded, size_of
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.sizes import bounds_of, static_shape
@@ -465,6 +465,8 @@ def computed_resize(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
             return resized_by_computed_scales(node, graph, 2, axes, sizes, how)
         listed = [sizes[axis] for axis in axes]
         return node.with_constants({3: sized(node, graph, 3, listed, meaning)})
+    if sizes is None and at == 3 and node.is_computed(3):
+        return bounded(node, graph, 3, meaning)
     if data.padded is not None:
         if not node.is_computed(at) and how.coordinates != "tf_crop_and_resize":
             return node.with_constants({1: graph.constant(np.zeros(0, np.float32))})

@@ -251,3 +251,19 @@ def test_a_rank_that_a_size_decides_is_refused(body: str, bounds: str) -> None:
         executable = compiler.build(import_model_proto(model, {"b": [sizes]}))
         x = RNG.standard_normal((rows, 3)).astype(np.float32)
         assert_agrees(executable.run, model, {"x": x}, rtol=1e-5)
+
+
+def test_a_branch_that_is_not_taken_may_compute_any_size() -> None:
+    proto = parse_model("""<ir_version: 8, opset_import: ["" : 18]>
+        g (bool c, float[1,1,3,4] x, int64[2] s) => (float y) {
+          two = Constant<value_ints = [1, 1]>() q = Concat<axis = 0>(two, s)
+          y = If (c) <then_branch = t () => (float u)
+              { r = Resize<mode = "linear">(x, "", "", q) u = ReduceSum<keepdims = 0>(r) },
+            else_branch = e () => (float v) { v = ReduceMax<keepdims = 0>(x) }> }""")
+    executable = compiler.build(import_model_proto(proto))
+    x = RNG.random((1, 1, 3, 4), np.float32)
+    for flag, sizes in ((True, (5, 6)), (False, (5, 6)), (False, (0, -70000)), (False, (2**40, 2))):
+        given = {"c": np.array(flag), "x": x, "s": np.array(sizes)}
+        assert_agrees(executable.run, proto, given)
+    with pytest.raises(InputError, match="must give 1 to 1024 elements"):
+        executable.run({"c": np.array(True), "x": x, "s": np.array([0, 2])})

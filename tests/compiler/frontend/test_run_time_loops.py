@@ -34,6 +34,59 @@ g (float x, float top) => (float y, float[n] s) {
     { r = Add(a, a) co = Less(r, top) q = Identity(a) }>
 }
 """
+PASTED = """
+g (float[n,3,4] masks, int64[n,4] boxes) => (float[n,8,9] y) {
+  whole = Shape(masks) zero = Constant<value_ints = [0]>() one = Constant<value_ints = [1]>()
+  two = Constant<value_ints = [1, 1]>() size = Constant<value_ints = [8, 9]>()
+  axes = Constant<value_ints = [0, 1]>() trips = Gather<axis = 0>(whole, zero)
+  t = Constant<value = bool {1}>() none = Constant<value_ints = [0, 8, 9]>()
+  empty = ConstantOfShape(none)
+  y = Loop(trips, t, empty) <body = b (int64 i, bool c, float[k,8,9] a) => (bool d, float[l,8,9] r)
+    { mask = Gather<axis = 0>(masks, i) box = Gather<axis = 0>(boxes, i)
+      start, end = Split<axis = 0, num_outputs = 2>(box) wide = Sub(end, start)
+      sizes = Concat<axis = 0>(two, wide) image = Unsqueeze(mask, axes)
+      grown = Resize<mode = "linear", coordinate_transformation_mode = "pytorch_half_pixel">
+        (image, "", "", sizes)
+      plane = Squeeze(grown, axes) first = Max(start, zero) last = Min(end, size)
+      begin = Sub(first, start) stop = Sub(last, start) cut = Slice(plane, begin, stop, axes)
+      y0, x0 = Split<axis = 0, num_outputs = 2>(first) rest = Sub(size, last)
+      y1, x1 = Split<axis = 0, num_outputs = 2>(rest) shape = Shape(cut)
+      columns = Gather<axis = 0>(shape, one) above = Concat<axis = 0>(y0, columns)
+      below = Concat<axis = 0>(y1, columns) zeros_above = ConstantOfShape(above)
+      zeros_below = ConstantOfShape(below) high = Concat<axis = 0>(zeros_above, cut, zeros_below)
+      shape2 = Shape(high) rows = Gather<axis = 0>(shape2, zero)
+      left = Concat<axis = 0>(rows, x0) right = Concat<axis = 0>(rows, x1)
+      zeros_left = ConstantOfShape(left) zeros_right = ConstantOfShape(right)
+      all = Concat<axis = 1>(zeros_left, high, zeros_right) row = Unsqueeze(all, zero)
+      r = Concat<axis = 0>(a, row) d = Identity(c) }>
+}
+"""
+PEAKS = """
+g (float[n,2,4,4] maps, int64[n,2] boxes) => (float[n,2,1] y) {
+  whole = Shape(maps) zero = Constant<value_ints = [0]>() t = Constant<value = bool {1}>()
+  trips = Gather<axis = 0>(whole, zero) one = Constant<value_ints = [1]>()
+  two = Constant<value_ints = [2, 1]>() lines = Constant<value_ints = [2, -1]>()
+  none = Constant<value_ints = [0, 2, 1]>() empty = ConstantOfShape(none)
+  y = Loop(trips, t, empty) <body = b (int64 i, bool c, float[k,2,1] a) => (bool d, float[l,2,1] r)
+    { map = Gather<axis = 0>(maps, i) box = Gather<axis = 0>(boxes, i)
+      sizes = Concat<axis = 0>(two, box) image = Unsqueeze(map, one)
+      grown = Resize<mode = "cubic", cubic_coeff_a = -0.75>(image, "", "", sizes)
+      flat = Reshape(grown, lines) most = ArgMax<axis = 1>(flat) places = Cast<to = 1>(most)
+      row = Unsqueeze(places, zero) r = Concat<axis = 0>(a, row) d = Identity(c) }>
+}
+"""
+
+
+def test_each_step_may_resize_to_sizes_that_it_computes() -> None:
+    boxes = np.array([[2, 1, 6, 8], [-1, -2, 3, 5], [5, 4, 10, 5], [0, 0, 8, 9]], np.int64)
+    calls = [{"masks": floats(n, 3, 4), "boxes": boxes[:n]} for n in (1, 4)]
+    executable = check(parsed(PASTED), LoopCase(PASTED, calls, shapes={"n": ("1..9",)}))
+    large = {"masks": floats(1, 3, 4), "boxes": np.array([[0, 0, 8, 1025]])}
+    with pytest.raises(InputError, match="must give 1 to 1024 elements"):
+        executable.run(large)
+    sizes = np.array([[7, 5], [3, 9], [4, 4], [1, 6], [12, 2]])
+    calls = [{"maps": floats(n, 2, 4, 4), "boxes": sizes[:n]} for n in (1, 5)]
+    check(parsed(PEAKS), LoopCase(PEAKS, calls, shapes={"n": ("1..9",)}))
 
 
 @pytest.mark.parametrize("name", CASES)
