@@ -262,9 +262,9 @@ class OnnxNode:
         """The error for a node that contradicts its operator's definition."""
         return ImportModelError(f"{self.label}: {reason}")
 
-    def bad_shape(self, reason: str) -> ShapeError:
+    def bad_shape(self, reason: str, hint: str = "") -> ShapeError:
         """The error for operands whose shapes do not fit."""
-        return ShapeError(f"{self.label}: {reason}")
+        return ShapeError(f"{self.label}: {reason}", hint=hint)
 
     def _attribute(self, name: str, default: AttributeValue | None) -> AttributeValue:
         value = self.attributes.get(name, default)

@@ -411,6 +411,9 @@ def _require_short(
     graph.require(wrong, graph.origin(node.input(1)), reason)
 
 
+_LARGER = "give the inputs larger sizes, and a range of sizes a larger minimum, with --shape"
+
+
 @converter("TopK", 1, 10, 11, 24)
 def top_k(node: OnnxNode, graph: GraphBuilder) -> list[Value]:
     """Each element's rank in its row says where it goes; equal ones stay in order."""
@@ -458,7 +461,7 @@ def _number_of_results(node: OnnxNode, graph: GraphBuilder, data: Value, axis: i
         given = node.constant_integer(1, "the number of results")
     if given is not None:
         if not 0 <= given <= extent:
-            raise node.bad_shape(f"{given} results of an axis of {extent}")
+            raise node.bad_shape(f"{given} results of an axis of {extent}", hint=_LARGER)
         return _at_most(given, node, graph, data, axis)
     sizes = node.input(1).sizes
     if sizes is not None and sizes.size == 1:
@@ -484,7 +487,8 @@ def _at_most(
 
 def _too_many(count: Dimension | str, node: OnnxNode, data: Value, axis: int) -> str:
     there = data.true_shape[axis]
-    return f"{node.label} asks for {count} results of axis {axis}, which has {there} elements"
+    asked = f"{node.label} asks for {count} results of axis {axis}, which has {there} elements"
+    return f"{asked}: {_LARGER}"
 
 
 def _ranked(operator: str, rows: Value, flags: Value | None, graph: GraphBuilder) -> Value:

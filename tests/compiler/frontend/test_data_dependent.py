@@ -13,7 +13,7 @@ from onnx import helper, parser
 from tests.compiler.frontend.onnx_models import integers, model, node, tensor
 from tests.onnxruntime_session import assert_agrees, one_thread
 from tunefarm import compiler
-from tunefarm.compiler.errors import InputError
+from tunefarm.compiler.errors import InputError, ShapeError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.limits import Limits
 from tunefarm.compiler.types.extents import Shapes
@@ -227,3 +227,13 @@ def test_a_number_of_results_that_is_computed_of_sizes_keeps_its_bound() -> None
     proto = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]>{text}')
     graph = import_model_proto(proto, {"N": ("1..900",)})
     assert graph.types["y"].shape == (4,)
+
+
+def test_too_few_elements_for_top_k_say_to_raise_sizes() -> None:
+    nodes = [node("Reshape", "x [1,-1]", "flat"), node("TopK", "flat [300]", "y i")]
+    proto = model(nodes, [tensor("x", [1, "h", "w"])])
+    with pytest.raises(ShapeError, match=r"300 results of an axis of 100 \(.*larger sizes"):
+        import_model_proto(proto, {"h": "2..10", "w": "2..10"})
+    executable = compiler.build(import_model_proto(proto, {"h": "2..40", "w": "2..40"}))
+    with pytest.raises(InputError, match="a range of sizes a larger minimum"):
+        executable.run({"x": np.zeros((1, 4, 5), np.float32)})
