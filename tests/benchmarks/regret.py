@@ -43,6 +43,7 @@ RECORDINGS = [
         "recorded_zen4_avx2.npz",
         "recorded_emerald.npz",
         "recorded_emerald_avx2.npz",
+        "recorded_skylake.npz",
         "recorded_amx.json.gz",
     )
 ]
