@@ -287,7 +287,7 @@ class MemoryTable(_Level):
     """Cores that read at the speed of one core together; more of them wait for memory."""
     ahead: Annotated[int, Field(ge=0, le=1 << 16)] | None = None
     """Bytes ahead that code asks for packed weights that it streams; 0: the hardware does it
-    sooner; None: 4096, as they came fastest on a Zen 5."""
+    sooner; None: 4096 for weights of a few bits, as on a Zen 5, none for others."""
 
 
 class VectorTable(_Section):

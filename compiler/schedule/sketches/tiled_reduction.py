@@ -182,8 +182,9 @@ def tiled_sketch(context: TileContext) -> Sketch:
         choices.append((Choice("factors", products), products[0]))
     if context.streamed or context.form.unpacked:
         # What is unpacked is read slowly enough for that to be worth an instruction.
-        slowly = context.form.unpacked or unpacks(context.kernel)
-        distance = PREFETCH_DISTANCES[-1] if slowly else 0
+        is_worth = context.form.unpacked or unpacks(context.kernel)
+        is_worth = is_worth or bool(context.target.machine.memory.ahead)
+        distance = PREFETCH_DISTANCES[-1] if is_worth else 0
         choices.append((Choice("prefetch", PREFETCH_DISTANCES), distance))
     if context.form.dot is not None and not context.form.turned:
         choices.append((Choice("ahead", TILES_AHEAD), int(_rereads(context, tiles))))

@@ -70,6 +70,15 @@ def test_threads_share_a_stream_that_outlasts_their_meeting() -> None:
     assert "chunks" not in choices_of(first(kernel, 2, with_numbers("threads", hand_over=1e6)))
 
 
+def test_packed_floats_are_asked_for_ahead_where_the_table_says_so() -> None:
+    def distance(target: Target, inner: int = 1024) -> object:
+        return choices_of(first(matmul(64, inner, 1024), target=target)).get("prefetch")
+
+    assert distance(target_named("skylake-avx512")) == 1024
+    assert distance(target_named("znver4")) == distance(AVX512) == 0
+    assert distance(target_named("skylake-avx512"), 64) is None, "the second cache holds them"
+
+
 def test_of_slow_caches_fewer_vectors_are_streamed_for_more_columns() -> None:
     def tile(section: str, read: float) -> tuple[int, int]:
         target = with_numbers(section, read=read)
