@@ -5,13 +5,12 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import get_ident
 
 from tunefarm.compiler.runtime.machine.in_threads import in_threads
-from tunefarm.compiler.types.large_arrays import release
 
 CHUNK_BYTES = 4 << 20
 
@@ -44,11 +43,16 @@ def write_at(file: int, data: bytes | memoryview, start: int) -> None:
         rest, start = rest[count:], start + count
 
 
-def write_pieces(file: int, pieces: Sequence[tuple[bytes | memoryview, int]]) -> None:
+def write_pieces(
+    file: int,
+    pieces: Sequence[tuple[bytes | memoryview, int]],
+    written: Callable[[int], None] = lambda count: None,
+) -> None:
     """Write pieces that do not overlap at their places into an open file. Raises OSError.
 
     They are put together to chunks that begin at multiples of their size: what a system then keeps
     of the file in memory lies in large pages, and weights that are mapped there are read faster.
+    `written` is called with so many bytes as soon as these are.
     """
     chunks: dict[int, list[tuple[int, memoryview]]] = {}
     for content, place in pieces:
@@ -64,7 +68,7 @@ def write_pieces(file: int, pieces: Sequence[tuple[bytes | memoryview, int]]) ->
         for start, part in chunks[number]:
             chunk[start : start + len(part)] = part
         write_at(file, memoryview(chunk), number * CHUNK_BYTES)
-        release(len(chunk))
+        written(len(chunk))
 
     in_threads(write, sorted(chunks))
 

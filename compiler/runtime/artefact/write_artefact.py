@@ -271,7 +271,7 @@ def _write_atomically(
         with os.fdopen(handle, "wb", buffering=0) as file:
             number = file.fileno()
             reserve(number, size)
-            write_pieces(number, [(head, 0), *pieces])
+            write_pieces(number, [(head, 0), *pieces], release)
             os.fsync(number)
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)

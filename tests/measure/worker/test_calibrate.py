@@ -150,6 +150,8 @@ def test_rates_are_in_ticks_whatever_the_clock_does(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_best_of_several_measurements_counts() -> None:
+    quiet: dict[str, dict[str, float | None]]
+    shared: dict[str, dict[str, float | None]]
     quiet = {"l2": {"read": 40.0, "latency": 14.0, "stride": None}, "vectors": {"fma": 2.0}}
     shared = {"l2": {"read": 44.0, "latency": 21.0, "stride": None}, "vectors": {"fma": 1.1}}
     expected = {"l2": {"read": 44.0, "latency": 14.0, "stride": None}, "vectors": {"fma": 2.0}}
