@@ -10,7 +10,7 @@ if TYPE_CHECKING:  # a command that is only typed wrong needs no database
     from tunefarm.db.records import JobRecord
 
 _KEY = "command"
-_FORMER = {"--trace", "--metrics"}
+_FORMER = {"--trace", "--metrics", "--plan"}
 """Options that former versions had: a job of theirs goes on without."""
 
 

@@ -44,7 +44,10 @@ def test_minutes_are_counted_to_the_last_sign_of_life(
 
 
 def test_options_that_are_no_more_are_left_out() -> None:
-    former = replace(COMMAND, arguments=("--trace", "/t.json", "--metrics", "/m", "--seed", "1"))
+    former = replace(
+        COMMAND,
+        arguments=("--trace", "/t.json", "--metrics", "/m", "--plan", "rules", "--seed", "1"),
+    )
     assert former.again(database="/d.db") == ["--seed", "1", "--db", "/d.db"]
 
 
