@@ -28,13 +28,45 @@ def node(operator: str, inputs: str, output: str = "y", **attributes: Any) -> on
     return helper.make_node(operator, names, output.split(), **attributes)
 
 
+def nodes_of(text: str) -> list[onnx.NodeProto]:
+    """The nodes of a text: `n = Shape x start=1; a b = Split x n axis=0; Add a b`.
+
+    Each is an operator, its inputs as `node` has them, and its attributes; a result without a name
+    is y, and the tensor `value` is a list of its elements.
+    """
+    return [_node_of(line) for line in text.split(";")]
+
+
+def _node_of(line: str) -> onnx.NodeProto:
+    outputs, _, call = line.rpartition(" = ")
+    operator, *words = call.split()
+    pairs = dict(word.split("=", 1) for word in words if "=" in word)
+    attributes = {name: _attribute(value) for name, value in pairs.items()}
+    if "value" in attributes:
+        attributes["value"] = numpy_helper.from_array(_number(attributes["value"]))
+    inputs = " ".join(word for word in words if "=" not in word)
+    return node(operator, inputs, outputs or "y", **attributes)
+
+
+def _attribute(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _number(value: Any) -> Array:
+    """An array of int64, or of float32."""
+    array = np.array(value)
+    return array.astype(np.float32) if array.dtype.kind == "f" else array
+
+
 def _literals(nodes: Iterable[onnx.NodeProto]) -> dict[str, Array]:
     """Inputs that are numbers: `3` and `[1,-1]` are int64, `0.5` and `[1.0,2]` float32."""
     found: dict[str, Array] = {}
     for name in {name for each in nodes for name in each.input}:
         if name[:1].isdigit() or name[:1] in ("-", "["):
-            array = np.array(json.loads(name))
-            found[name] = array.astype(np.float32) if array.dtype.kind == "f" else array
+            found[name] = _number(json.loads(name))
     return found
 
 
@@ -42,7 +74,7 @@ untyped = helper.make_empty_tensor_value_info
 
 
 def model(
-    nodes: Sequence[onnx.NodeProto],
+    nodes: str | Sequence[onnx.NodeProto],
     inputs: Sequence[onnx.ValueInfoProto] | Mapping[str, Array],
     outputs: Sequence[str | onnx.ValueInfoProto] = ("y",),
     constants: Mapping[str, Array] | None = None,
@@ -51,11 +83,13 @@ def model(
     functions: Sequence[onnx.FunctionProto] = (),
     domains: Mapping[str, int] | None = None,
 ) -> onnx.ModelProto:
-    """A model with the literals of its nodes.
+    """A model of nodes, or of a text of them, with their literals.
 
     Inputs that are given as arrays have their types and shapes, outputs that are names are float
     tensors of unknown shape, and the domains of nodes have version 1 unless another one is given.
     """
+    if isinstance(nodes, str):
+        nodes = nodes_of(nodes)
     if isinstance(inputs, Mapping):
         inputs = [
             tensor(name, array.shape, helper.np_dtype_to_tensor_dtype(array.dtype))

@@ -2,339 +2,192 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-
-import onnx
-
-from tests.compiler.frontend.onnx_models import integers, node
-from tests.compiler.frontend.sized_cases import Case, floats, on_rows, on_shapes, with_second
+from tests.compiler.frontend.onnx_models import integers
+from tests.compiler.frontend.sized_cases import Case, case, floats, on_rows, on_shapes, with_second
 from tunefarm.compiler.types.tensor_type import Array
 
-SIZES = [{"b": 3, "s": 7}, {"b": 1, "s": 3}, {"b": 2, "s": 5}]
-BOUNDS = {"b": "1..3", "s": "3..7"}
+SIZES = "b 1..3: 3 1 2, s 3..7: 7 3 5"
 
 
-def _from_end(operator: str, reduction: str) -> Case:
-    """Updates of places that are counted from the true end of the sequence."""
-    scatter = node(operator, "x places z", axis=1, reduction=reduction)
-    return Case(
-        [node("Sub", "i [3]", "places"), scatter],
-        {"x": ("b", "s", 6), "i": ("b", 2, 6), "z": ("b", 2, 6)},
-        BOUNDS,
-        SIZES,
-        integers=("i",),
-    )
-
-
-def _of_a_difference(*nodes: onnx.NodeProto, **constants: Array) -> Case:
+def _of_a_difference(nodes: str, **constants: Array) -> Case:
     """Nodes on x [s, 6] and d = s - b, which may be less than 0."""
-    return Case(
-        [
-            node("Shape", "x", "long", start=0, end=1),
-            node("Shape", "z", "wide", start=0, end=1),
-            node("Sub", "long wide", "d"),
-            *nodes,
-        ],
-        {"x": ("s", 6), "z": ("b",)},
-        {"s": "1..7", "b": "1..7"},
-        [{"s": 7, "b": 2}, {"s": 5, "b": 7}, {"s": 2, "b": 7}, {"s": 3, "b": 3}, {"s": 6, "b": 7}],
-        constants,
+    return case(
+        "x[s,6] z[b]",
+        f"long = Shape x start=0 end=1; wide = Shape z start=0 end=1; d = Sub long wide; {nodes}",
+        "s 1..7: 7 5 2 3 6, b 1..7: 2 7 7 3 7",
+        **constants,
     )
 
 
-_FLAT = [
-    node("Shape", "x", "ends", start=0, end=2),
-    node("Concat", "ends [-1]", "flat", axis=0),
-    node("Reshape", "x flat", "planes"),
-    node("Transpose", "planes", "pixels", perm=[0, 2, 1]),
-]
-
-
-def _of_pixels(*nodes: onnx.NodeProto, second: Sequence[str | int] = ()) -> Case:
+def _of_pixels(nodes: str, inputs: str = "") -> Case:
     """What nodes make of `planes` [b, 6, h * w] and `pixels` [b, h * w, 6] of x, and of z."""
-    inputs: dict[str, tuple[str | int, ...]] = {"x": ("b", 6, "h", "w")}
-    return Case(
-        [*_FLAT, *nodes],
-        inputs | ({"z": tuple(second)} if second else {}),
-        {"b": "1..2", "h": "1..5", "w": "1..9"},
-        [{"b": 1, "h": 5, "w": 3}, {"b": 2, "h": 4, "w": 9}, {"b": 2, "h": 1, "w": 1}],
-        {"m": floats(6, 6)},
+    return case(
+        f"x[b,6,h,w]{inputs}",
+        "ends = Shape x start=0 end=2; flat = Concat ends [-1] axis=0; planes = Reshape x flat; "
+        f"pixels = Transpose planes perm=[0,2,1]; {nodes}",
+        "b 1..2: 1 2 2, h 1..5: 5 4 1, w 1..9: 3 9 1",
+        m=floats(6, 6),
     )
 
 
-def _attention(keys: str, values: str, queries: str = "q") -> list[onnx.NodeProto]:
-    return [
-        node("MatMul", f"{queries} {keys}", "scores"),
-        node("Softmax", "scores", "weights", axis=-1),
-        node("MatMul", f"weights {values}"),
-    ]
+def _attention(keys: str, values: str, queries: str) -> str:
+    scores = f"scores = MatMul {queries} {keys}; weights = Softmax scores axis=-1"
+    return f"{scores}; MatMul weights {values}"
 
 
 MOVE_CASES: dict[str, Case] = {
     "attention of pixels": _of_pixels(
-        node("MatMul", "pixels m", "k"),
-        node("Transpose", "k", "turned", perm=[0, 2, 1]),
-        *_attention("turned", "pixels", "k"),
+        "k = MatMul pixels m; turned = Transpose k perm=[0,2,1]; "
+        + _attention("turned", "pixels", "k")
     ),
-    "attention of pixels in planes": _of_pixels(*_attention("planes", "pixels", "pixels")),
+    "attention of pixels in planes": _of_pixels(_attention("planes", "pixels", "pixels")),
     "attention of few queries": _of_pixels(
-        node("MatMul", "pixels m", "k"),
-        node("Transpose", "k", "turned", perm=[0, 2, 1]),
-        *_attention("turned", "k", "z"),
-        second=("b", 5, 6),
+        "k = MatMul pixels m; turned = Transpose k perm=[0,2,1]; " + _attention("turned", "k", "z"),
+        " z[b,5,6]",
     ),
     "channels mixed by what pixels make of them": _of_pixels(
-        node("MatMul", "planes pixels", "mixes"),
-        node("MatMul", "mixes planes", "mixed"),
-        node("Shape", "x", "size"),
-        node("Reshape", "mixed size"),
+        "mixes = MatMul planes pixels; mixed = MatMul mixes planes; size = Shape x; "
+        "Reshape mixed size"
     ),
-    "windows of planes that are filled up": Case(
-        [
-            node("Shape", "x", "size", start=1, end=2),
-            node("Mod", "size [4]", "rest"),
-            node("Sub", "[4] rest", "more"),
-            node("Mod", "more [4]", "added"),
-            node("Add", "size added", "whole"),
-            node("Div", "whole [4]", "count"),
-            node("Concat", "[0] [0] [0] [0] [0] added added [0]", "pads", axis=0),
-            node("Pad", "x pads", "filled"),
-            node("Concat", "[-1] count [4] count [4] [6]", "apart", axis=0),
-            node("Reshape", "filled apart", "windows"),
-            node("ReduceMax", "windows [2]", "most"),
-            node("Add", "windows most", "moved"),
-            node("Concat", "[-1] whole whole [6]", "together", axis=0),
-            node("Reshape", "moved together"),
-        ],
-        {"x": ("b", "s", "s", 6)},
-        BOUNDS,
+    "windows of planes that are filled up": case(
+        "x[b,s,s,6]",
+        "size = Shape x start=1 end=2; rest = Mod size [4]; more = Sub [4] rest; "
+        "added = Mod more [4]; whole = Add size added; count = Div whole [4]; "
+        "pads = Concat [0] [0] [0] [0] [0] added added [0] axis=0; filled = Pad x pads; "
+        "apart = Concat [-1] count [4] count [4] [6] axis=0; windows = Reshape filled apart; "
+        "most = ReduceMax windows [2]; moved = Add windows most; "
+        "together = Concat [-1] whole whole [6] axis=0; Reshape moved together",
         SIZES,
     ),
-    "slice up to what may be less than 0": _of_a_difference(node("Slice", "x [0] d [0]")),
-    "slice from what may be less than 0": _of_a_difference(node("Slice", "x d [99] [0]")),
-    "slice backwards from what may be less than 0": _of_a_difference(
-        node("Slice", "x d [-99] [0] [-1]")
-    ),
+    "slice up to what may be less than 0": _of_a_difference("Slice x [0] d [0]"),
+    "slice from what may be less than 0": _of_a_difference("Slice x d [99] [0]"),
+    "slice backwards from what may be less than 0": _of_a_difference("Slice x d [-99] [0] [-1]"),
     "remainder of what may be less than 0": _of_a_difference(
-        node("Mod", "d [3]", "r", fmod=1),
-        node("Mod", "d [3]", "m"),
-        node("Concat", "r m d", axis=0),
+        "r = Mod d [3] fmod=1; m = Mod d [3]; Concat r m d axis=0"
     ),
     "quotients of what may be less than 0": _of_a_difference(
-        node("Div", "d [3]", "q"),
-        node("Div", "d [-2]", "n"),
-        node("Concat", "q n", "both", axis=0),
-        node("Add", "both [10]", "shape"),
-        node("ConstantOfShape", "shape"),
+        "q = Div d [3]; n = Div d [-2]; both = Concat q n axis=0; shape = Add both [10]; "
+        "ConstantOfShape shape"
     ),
     "split where bounds alone do not say that there is anything": _of_a_difference(
-        node("Min", "long wide", "first"),
-        node("Sub", "long first", "rest"),
-        node("Concat", "rest first", "sizes", axis=0),
-        node("Split", "x sizes", "one two", axis=0),
-        node("Concat", "two one", axis=0),
+        "first = Min long wide; rest = Sub long first; sizes = Concat rest first axis=0; "
+        "one two = Split x sizes axis=0; Concat two one axis=0"
     ),
     "filled and padded where bounds alone do not say that there is anything": _of_a_difference(
-        node("Min", "long wide", "first"),
-        node("Sub", "long first", "rest"),
-        node("Sub", "[0] rest", "minus"),
-        node("Add", "rest [3]", "more"),
-        node("Sub", "more [3]", "same"),
-        node("ConstantOfShape", "same", "zeros"),
-        node("Concat", "[0] [0] minus [0]", "pads", axis=0),
-        node("Pad", "x pads", "cut"),
-        node("Shape", "zeros", "number"),
-        node("Sub", "first number", "most"),
-        node("Cast", "most", "real", to=1),
-        node("Add", "cut real"),
+        "first = Min long wide; rest = Sub long first; minus = Sub [0] rest; more = Add rest [3]; "
+        "same = Sub more [3]; zeros = ConstantOfShape same; "
+        "pads = Concat [0] [0] minus [0] axis=0; cut = Pad x pads; number = Shape zeros; "
+        "most = Sub first number; real = Cast most to=1; Add cut real"
     ),
-    "the diagonals of squares of any size": Case(
-        [
-            node("Einsum", "x", "d", equation="bii->bi"),
-            node("Einsum", "z", "t", equation="ii->"),
-            node("Add", "d t"),
-        ],
-        {"x": ("b", "s", "s"), "z": ("s", "t")},
-        {**BOUNDS, "t": "1..9"},
-        [{"b": 3, "s": 7, "t": 7}, {"b": 1, "s": 3, "t": 3}, {"b": 2, "s": 5, "t": 5}],
+    "the diagonals of squares of any size": case(
+        "x[b,s,s] z[s,t]",
+        "d = Einsum x equation=bii->bi; t = Einsum z equation=ii->; Add d t",
+        SIZES + ", t 1..9: 7 3 5",
     ),
     "a sequence of two halves": on_shapes(
-        node("Gather", "shape [1]", "size"),
-        node("Add", "size [1]", "more"),
-        node("Div", "more [2]", "half"),
-        node("Squeeze", "half", "each"),
-        node("SplitToSequence", "x each", "parts", axis=1),
-        node("SequenceAt", "parts 1", "second"),
-        node("SequenceAt", "parts 0", "before"),
-        node("Concat", "second before", axis=1),
+        "size = Gather shape [1]; more = Add size [1]; half = Div more [2]; each = Squeeze half; "
+        "parts = SplitToSequence x each axis=1; second = SequenceAt parts 1; "
+        "before = SequenceAt parts 0; Concat second before axis=1"
     ),
     "a sequence of rows, one at a time": on_shapes(
-        node("SplitToSequence", "x 1", "parts", axis=1),
-        node("SequenceAt", "parts -1", "end"),
-        node("ConcatFromSequence", "parts", "all", axis=1),
-        node("Add", "all end"),
+        "parts = SplitToSequence x 1 axis=1; end = SequenceAt parts -1; "
+        "all = ConcatFromSequence parts axis=1; Add all end"
     ),
     "a sequence of parts whose sizes are computed": on_shapes(
-        node("Gather", "shape [1]", "size"),
-        node("Sub", "size [2]", "rest"),
-        node("Concat", "rest [2]", "sizes", axis=0),
-        node("SplitToSequence", "x sizes", "parts", axis=1),
-        node("SequenceAt", "parts 1", "second"),
-        node("SequenceAt", "parts 0", "before"),
-        node("Concat", "second before", axis=1),
+        "size = Gather shape [1]; rest = Sub size [2]; sizes = Concat rest [2] axis=0; "
+        "parts = SplitToSequence x sizes axis=1; second = SequenceAt parts 1; "
+        "before = SequenceAt parts 0; Concat second before axis=1"
     ),
-    "sequences backwards": Case(
-        [node("ReverseSequence", "x n", time_axis=1, batch_axis=0)],
-        {"x": ("b", "s", 6), "n": ("b",)},
-        BOUNDS,
+    "sequences backwards": case(
+        "x[b,s,6] int n[b]", "ReverseSequence x n time_axis=1 batch_axis=0", SIZES
+    ),
+    "places added to from the end": case(
+        "x[b,s,6] int i[b,2,6] z[b,2,6]",
+        "places = Sub i [3]; ScatterElements x places z axis=1 reduction=add",
         SIZES,
-        integers=("n",),
     ),
-    "places added to from the end": _from_end("ScatterElements", "add"),
-    "places replaced from the end": Case(
-        [node("ScatterElements", "x places z", axis=0)],
-        {"x": ("s", 6), "z": (2, 6)},
-        {"s": "3..7"},
-        [{"s": 7}, {"s": 3}, {"s": 5}],
-        {"places": integers(*[-1] * 6, *[0] * 6).reshape(2, 6)},
+    "places replaced from the end": case(
+        "x[s,6] z[2,6]",
+        "ScatterElements x places z axis=0",
+        "s 3..7: 7 3 5",
+        places=integers(*[-1] * 6, *[0] * 6).reshape(2, 6),
     ),
-    "rows replaced from the end": Case(
-        [node("ScatterND", "x places z")],
-        {"x": ("s", 6), "z": (2, 6)},
-        {"s": "3..7"},
-        [{"s": 7}, {"s": 3}, {"s": 5}],
-        {"places": integers(-1, 1).reshape(2, 1)},
+    "rows replaced from the end": case(
+        "x[s,6] z[2,6]",
+        "ScatterND x places z",
+        "s 3..7: 7 3 5",
+        places=integers(-1, 1).reshape(2, 1),
     ),
-    "elements replaced from the end of both axes": Case(
-        [node("ScatterND", "x places z")],
-        {"x": ("b", "s", 6), "z": (2, 6)},
-        {"b": "2..3", "s": "3..7"},
-        [{"b": 3, "s": 7}, {"b": 2, "s": 3}, {"b": 3, "s": 4}],
-        {"places": integers(-1, -3, 0, -1).reshape(2, 2)},
+    "elements replaced from the end of both axes": case(
+        "x[b,s,6] z[2,6]",
+        "ScatterND x places z",
+        "b 2..3: 3 2 3, s 3..7: 7 3 4",
+        places=integers(-1, -3, 0, -1).reshape(2, 2),
     ),
-    "blocks of an image of any size": Case(
-        [node("SpaceToDepth", "x", blocksize=2)],
-        {"x": (1, 3, "h", "w")},
-        {"h": "2..7", "w": "2..8"},
-        [{"h": 6, "w": 8}, {"h": 2, "w": 2}, {"h": 4, "w": 6}],
+    "blocks of an image of any size": case(
+        "x[1,3,h,w]", "SpaceToDepth x blocksize=2", "h 2..7: 6 2 4, w 2..8: 8 2 6"
     ),
-    "elements found in rows side by side": on_shapes(
-        node("Reshape", "x [-1,6]", "r"), node("Relu", "r", "p"), node("NonZero", "p")
-    ),
-    "different elements of all": on_rows("Unique"),
+    "elements found in rows side by side": on_shapes("r = Reshape x [-1,6]; p = Relu r; NonZero p"),
+    "different elements of all": on_rows("Unique x"),
     "padded to a multiple, with pads turned round": on_shapes(
-        node("Gather", "shape [1]", "n"),
-        node("Mod", "n [4]", "rest"),
-        node("Sub", "[4] rest", "left"),
-        node("Mod", "left [4]", "p"),
-        node("Concat", "[0] [0] [0] p [0] [0]", "pairs", axis=0),
-        node("Reshape", "pairs [-1,2]", "r"),
-        node("Slice", "r [-1] before [0] [-1]", "back"),
-        node("Transpose", "back", "turned", perm=[1, 0]),
-        node("Reshape", "turned [-1]", "pads"),
-        node("Pad", "x pads"),
+        "n = Gather shape [1]; rest = Mod n [4]; left = Sub [4] rest; p = Mod left [4]; "
+        "pairs = Concat [0] [0] [0] p [0] [0] axis=0; r = Reshape pairs [-1,2]; "
+        "back = Slice r [-1] before [0] [-1]; turned = Transpose back perm=[1,0]; "
+        "pads = Reshape turned [-1]; Pad x pads",
         before=integers(-(2**63) + 1),
     ),
     "features that none are left of": on_shapes(
-        node("Slice", "x [0] [6] [-1]", "h"),
-        node("Slice", "x [6] far [-1]", "rest"),
-        node("Split", "x [6,0]", "all none", axis=2),
-        node("Concat", "h rest none all", axis=2),
+        "h = Slice x [0] [6] [-1]; rest = Slice x [6] far [-1]; all none = Split x [6,0] axis=2; "
+        "Concat h rest none all axis=2",
         far=integers(2**62),
     ),
     "rows repeated, with repeats of one axis by their place": on_shapes(
-        node("Gather", "shape [1]", "n"),
-        node("Concat", "[1] n", "values", axis=0),
-        node("OneHot", "[1] 3 values", "hot"),
-        node("Reshape", "hot [-1]", "shape_of"),
-        node("Unsqueeze", "first [1]", "f"),
-        node("Tile", "f shape_of", "t"),
-        node("OneHot", "[1] 3 [1,2]", "known"),
-        node("Reshape", "known [-1]", "two"),
-        node("Tile", "t two", "tt"),
-        node("Slice", "tt [0] n [1]", "u"),
-        node("Add", "x u"),
+        "n = Gather shape [1]; values = Concat [1] n axis=0; hot = OneHot [1] 3 values; "
+        "shape_of = Reshape hot [-1]; f = Unsqueeze first [1]; t = Tile f shape_of; "
+        "known = OneHot [1] 3 [1,2]; two = Reshape known [-1]; tt = Tile t two; "
+        "u = Slice tt [0] n [1]; Add x u",
         first=floats(1, 6),
     ),
-    "starts of all rows, and from the end": replace(
-        on_shapes(
-            node("Gather", "shape 0", "rows"),
-            node("Gather", "shape 1", "columns"),
-            node("Mul", "rows columns", "all"),
-            node("Range", "0 all columns"),
-            node("Sub", "0 columns", "back"),
-            node("Range", "all 0 back", "backwards"),
-        ),
+    "starts of all rows, and from the end": on_shapes(
+        "rows = Gather shape 0; columns = Gather shape 1; all = Mul rows columns; "
+        "Range 0 all columns; back = Sub 0 columns; backwards = Range all 0 back",
         outputs=("y", "backwards"),
     ),
-    "beams of each sentence apart": Case(
-        [node("Reshape", "x [-1,3,4]", "a"), node("ReduceMax", "a [0]")],
-        {"x": ("r", 4)},
-        {"r": "3..12"},
-        [{"r": 3}, {"r": 12}, {"r": 6}],
+    "beams of each sentence apart": case(
+        "x[r,4]", "a = Reshape x [-1,3,4]; ReduceMax a [0]", "r 3..12: 3 12 6"
     ),
-    "blocks of an image's rows and columns as channels": Case(
-        [
-            node("Unsqueeze", "x [3]", "one"),
-            node("Reshape", "one [0,0,-1,2,0]", "rows"),
-            node("Reshape", "rows [0,0,0,0,-1,3]", "blocks"),
-            node("Transpose", "blocks", "turned", perm=[0, 1, 3, 5, 2, 4]),
-            node("Reshape", "turned [0,-1,1,1,0,0]", "channels"),
-            node("Squeeze", "channels [2,3]"),
-        ],
-        {"x": (1, 4, "h", "w")},
-        {"h": "2..12", "w": "3..15"},
-        [{"h": 2, "w": 3}, {"h": 12, "w": 15}, {"h": 6, "w": 9}],
+    "blocks of an image's rows and columns as channels": case(
+        "x[1,4,h,w]",
+        "one = Unsqueeze x [3]; rows = Reshape one [0,0,-1,2,0]; "
+        "blocks = Reshape rows [0,0,0,0,-1,3]; turned = Transpose blocks perm=[0,1,3,5,2,4]; "
+        "channels = Reshape turned [0,-1,1,1,0,0]; Squeeze channels [2,3]",
+        "h 2..12: 2 12 6, w 3..15: 3 15 9",
     ),
-    "blocks of images of a left number, by divided heights and widths": Case(
-        [
-            node("Shape", "x", "high", start=2, end=3),
-            node("Shape", "x", "wide", start=3, end=4),
-            node("Div", "high [2]", "upper"),
-            node("Div", "wide [3]", "left"),
-            node("Concat", "[-1] [4] upper [2] left [3]", "sizes", axis=0),
-            node("Reshape", "x sizes", "blocks"),
-            node("Transpose", "blocks", perm=[0, 1, 3, 5, 2, 4]),
-        ],
-        {"x": ("b", 4, "h", "w")},
-        {"b": "1..3", "h": "2..8", "w": "3..9"},
-        [{"b": 1, "h": 2, "w": 3}, {"b": 3, "h": 8, "w": 6}, {"b": 2, "h": 4, "w": 9}],
+    "blocks of images of a left number, by divided heights and widths": case(
+        "x[b,4,h,w]",
+        "high = Shape x start=2 end=3; wide = Shape x start=3 end=4; upper = Div high [2]; "
+        "left = Div wide [3]; sizes = Concat [-1] [4] upper [2] left [3] axis=0; "
+        "blocks = Reshape x sizes; Transpose blocks perm=[0,1,3,5,2,4]",
+        "b 1..3: 1 3 2, h 2..8: 2 8 4, w 3..9: 3 6 9",
     ),
-    "as many rows of each block as are left": Case(
-        [
-            node("Shape", "x", "batch", start=0, end=1),
-            node("Shape", "x", "rows", start=1, end=2),
-            node("Div", "rows [4]", "fourth"),
-            node("Concat", "batch fourth [-1] [6]", "sizes", axis=0),
-            node("Reshape", "x sizes"),
-        ],
-        {"x": ("b", "s", 6)},
-        {"b": "1..3", "s": "4..16"},
-        [{"b": 1, "s": 4}, {"b": 3, "s": 16}, {"b": 2, "s": 8}],
+    "as many rows of each block as are left": case(
+        "x[b,s,6]",
+        "batch = Shape x start=0 end=1; rows = Shape x start=1 end=2; fourth = Div rows [4]; "
+        "sizes = Concat batch fourth [-1] [6] axis=0; Reshape x sizes",
+        "b 1..3: 1 3 2, s 4..16: 4 16 8",
     ),
-    "greatest of all rows": on_shapes(
-        node("Reshape", "x [-1,6]", "r"), node("TopK", "r [2]", "y at", axis=0)
-    ),
+    "greatest of all rows": on_shapes("r = Reshape x [-1,6]; y at = TopK r [2] axis=0"),
     "products over channels that need not be there": with_second(
-        [node("Conv", "x z", kernel_shape=[3], pads=[1, 1])], (5, "s", 3)
+        "Conv x z kernel_shape=[3] pads=[1,1]", "5,s,3"
     ),
-    "products turned round over channels": with_second(
-        [node("ConvTranspose", "x z", strides=[2])], ("s", 4, 3)
+    "products turned round over channels": with_second("ConvTranspose x z strides=[2]", "s,4,3"),
+    "channels of any number by their statistics": case(
+        "x[b,s,6] g[s] r[s]", "v = Abs r; BatchNormalization x g g g v epsilon=0.1", SIZES
     ),
-    "channels of any number by their statistics": Case(
-        [node("Abs", "r", "v"), node("BatchNormalization", "x g g g v", epsilon=0.1)],
-        {"x": ("b", "s", 6), "g": ("s",), "r": ("s",)},
-        BOUNDS,
-        SIZES,
-    ),
-    "ones on the diagonal of any size": Case(
-        [node("EyeLike", "x", k=1)], {"x": ("b", "s")}, BOUNDS, SIZES
-    ),
-    "twice the sequence beside as much of another": Case(
-        [node("Tile", "x [1,2,1]", "t"), node("Max", "t z")],
-        {"x": ("b", "s", 6), "z": ("b", "t", 6)},
-        {**BOUNDS, "t": "6..14"},
-        [{"b": 3, "s": 7, "t": 14}, {"b": 1, "s": 3, "t": 6}],
+    "ones on the diagonal of any size": case("x[b,s]", "EyeLike x k=1", SIZES),
+    "twice the sequence beside as much of another": case(
+        "x[b,s,6] z[b,t,6]",
+        "t = Tile x [1,2,1]; Max t z",
+        "b 1..3: 3 1, s 3..7: 7 3, t 6..14: 14 6",
     ),
 }

@@ -2,181 +2,105 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from tests.compiler.frontend.sized_cases import Case, case
 
-import onnx
-
-from tests.compiler.frontend.onnx_models import node
-from tests.compiler.frontend.sized_cases import Case
-
-FOURS = [{"h": 12, "w": 8}, {"h": 4, "w": 4}, {"h": 8, "w": 8}]
-SIZES = [*FOURS, {"h": 13, "w": 1}]
+FOURS = "h 1..13: 12 4 8, w 1..9: 8 4 8"
 
 
-def _on_image(*nodes: onnx.NodeProto, sizes: Sequence[dict[str, int]] = SIZES) -> Case:
+def _on_image(nodes: str, sizes: str = "h 1..13: 12 4 8 13, w 1..9: 8 4 8 1") -> Case:
     """Nodes on x [2, h, w, 3], its sizes h and w, and its shape."""
-    first = [
-        node("Shape", "x", "shape"),
-        node("Shape", "x", "h", start=1, end=2),
-        node("Shape", "x", "w", start=2, end=3),
-    ]
-    return Case([*first, *nodes], {"x": (2, "h", "w", 3)}, {"h": "1..13", "w": "1..9"}, list(sizes))
+    first = "shape = Shape x; h = Shape x start=1 end=2; w = Shape x start=2 end=3"
+    return case("x[2,h,w,3]", f"{first}; {nodes}", sizes)
 
 
-def _filled(*nodes: onnx.NodeProto) -> Case:
+def _filled(nodes: str) -> Case:
     """Ones of the shape n, with the image's first row added."""
-    return _on_image(*nodes, node("Expand", "1.0 n"))
+    return _on_image(f"{nodes}; Expand 1.0 n")
 
 
-def _resized(*nodes: onnx.NodeProto) -> Case:
+def _resized(nodes: str, end: str = "Resize image _ _ wanted mode=linear") -> Case:
     """An image resized to the sizes n of its height and width."""
     return _on_image(
-        node("Transpose", "x", "image", perm=[0, 3, 1, 2]),
-        node("Concat", "h w", "sizes", axis=0),
-        *nodes,
-        node("Concat", "[2,3] n", "wanted", axis=0),
-        node("Resize", "image _ _ wanted", mode="linear"),
+        f"image = Transpose x perm=[0,3,1,2]; sizes = Concat h w axis=0; {nodes}; "
+        f"wanted = Concat [2,3] n axis=0; {end}"
     )
 
 
 _FITTED = (
-    node("Cast", "sizes", "length", to=onnx.TensorProto.FLOAT),
-    node("ReduceMin", "length", "least", keepdims=0),
-    node("ReduceMax", "length", "most", keepdims=0),
-    node("Reciprocal", "least", "by_least"),
-    node("Mul", "by_least 8.0", "up"),
-    node("Div", "14.0 most", "down"),
-    node("Min", "up down", "scale"),
-    node("Mul", "length scale", "scaled"),
-    node("Floor", "scaled", "floored"),
-    node("Cast", "floored", "n", to=onnx.TensorProto.INT64),
+    "length = Cast sizes to=1; least = ReduceMin length keepdims=0; "
+    "most = ReduceMax length keepdims=0; by_least = Reciprocal least; up = Mul by_least 8.0; "
+    "down = Div 14.0 most; scale = Min up down; scaled = Mul length scale; "
+    "floored = Floor scaled; n = Cast floored to=7"
 )
 """Nodes that make the sizes that detectors resize an image to: 8 the shorter, 14 the longer."""
 
 _UP_TO_FOURS = (
-    node("Cast", "n", "floats", to=onnx.TensorProto.FLOAT),
-    node("Div", "floats 4.0", "steps"),
-    node("Ceil", "steps", "whole"),
-    node("Mul", "whole 4.0", "filled"),
-    node("Cast", "filled", "places", to=onnx.TensorProto.INT64),
-    node("Sub", "places n", "more"),
-    node("Concat", "[0,0,0,0,0,0] more", "pads", axis=0),
+    "floats = Cast n to=1; steps = Div floats 4.0; whole = Ceil steps; filled = Mul whole 4.0; "
+    "places = Cast filled to=7; more = Sub places n; pads = Concat [0,0,0,0,0,0] more axis=0"
 )
 """Nodes that make the pads that fill an image up to fours."""
 
 _WINDOWS = (
-    node("Div", "height [4]", "down"),
-    node("Div", "width [4]", "across"),
-    node("Concat", "[2] down [4] across [4] [3]", "split", axis=0),
-    node("Reshape", "padded split", "apart"),
-    node("Transpose", "apart", "windows", perm=[0, 1, 3, 2, 4, 5]),
-    node("Reshape", "windows [-1,4,4,3]", "one_by_one"),
-    node("Shape", "one_by_one", "number", start=0, end=1),
-    node("Mul", "down across", "each"),
-    node("Div", "number each", "batch"),
-    node("Concat", "batch down across [4] [4] [-1]", "join", axis=0),
-    node("Reshape", "one_by_one join", "joined"),
-    node("Transpose", "joined", "back", perm=[0, 1, 3, 2, 4, 5]),
-    node("Concat", "batch height width [-1]", "whole", axis=0),
-    node("Reshape", "back whole"),
+    "down = Div height [4]; across = Div width [4]; "
+    "split = Concat [2] down [4] across [4] [3] axis=0; apart = Reshape padded split; "
+    "windows = Transpose apart perm=[0,1,3,2,4,5]; one_by_one = Reshape windows [-1,4,4,3]; "
+    "number = Shape one_by_one start=0 end=1; each = Mul down across; batch = Div number each; "
+    "join = Concat batch down across [4] [4] [-1] axis=0; joined = Reshape one_by_one join; "
+    "back = Transpose joined perm=[0,1,3,2,4,5]; whole = Concat batch height width [-1] axis=0; "
+    "Reshape back whole"
 )
-
-
-def _padded() -> Case:
-    """An image resized as detectors do, and filled up to rows and columns of four."""
-    resized = _resized(*_FITTED)
-    resized.nodes[-1].output[0] = "resized"
-    return replace(resized, nodes=[*resized.nodes, *_UP_TO_FOURS, node("Pad", "resized pads")])
-
 
 SHAPE_CASES: dict[str, Case] = {
     "windows of an image and the image again": _on_image(
-        node("Identity", "x", "padded"),
-        node("Identity", "h", "height"),
-        node("Identity", "w", "width"),
-        *_WINDOWS,
-        sizes=FOURS,
+        f"padded = Identity x; height = Identity h; width = Identity w; {_WINDOWS}", sizes=FOURS
     ),
     "windows of an image that is padded to whole ones": _on_image(
-        node("Neg", "h", "minus"),
-        node("Mod", "minus [4]", "below"),
-        node("Mod", "w [4]", "over"),
-        node("Sub", "[4] over", "left"),
-        node("Mod", "left [4]", "beside"),
-        node("Concat", "[0] [0] [0] [0] [0] below beside [0]", "pads", axis=0),
-        node("Pad", "x pads", "padded"),
-        node("Shape", "padded", "height", start=1, end=2),
-        node("Shape", "padded", "width", start=2, end=3),
-        *_WINDOWS,
+        "minus = Neg h; below = Mod minus [4]; over = Mod w [4]; left = Sub [4] over; "
+        "beside = Mod left [4]; pads = Concat [0] [0] [0] [0] [0] below beside [0] axis=0; "
+        "padded = Pad x pads; height = Shape padded start=1 end=2; "
+        f"width = Shape padded start=2 end=3; {_WINDOWS}",
         sizes=FOURS,
     ),
     "a size made even": _filled(
-        node("Mod", "h [2]", "odd"),
-        node("Equal", "odd [1]", "is_odd"),
-        node("Cast", "is_odd", "more", to=7),
-        node("Add", "h more", "n"),
+        "odd = Mod h [2]; is_odd = Equal odd [1]; more = Cast is_odd to=7; n = Add h more"
     ),
-    "the smaller size, as a choice": _filled(
-        node("Less", "h w", "is_less"), node("Where", "is_less h w", "n")
-    ),
+    "the smaller size, as a choice": _filled("is_less = Less h w; n = Where is_less h w"),
     "a size or another number, as a choice": _filled(
-        node("GreaterOrEqual", "h w", "is_more"),
-        node("Not", "is_more", "is_less"),
-        node("Greater", "h [4]", "is_long"),
-        node("And", "is_less is_long", "both"),
-        node("Or", "both is_more", "any"),
-        node("Xor", "any is_long", "one_of"),
-        node("Where", "one_of h [4]", "n"),
+        "is_more = GreaterOrEqual h w; is_less = Not is_more; is_long = Greater h [4]; "
+        "both = And is_less is_long; any = Or both is_more; one_of = Xor any is_long; "
+        "n = Where one_of h [4]"
     ),
-    "a size between bounds": _filled(node("Clip", "h 3 6", "n")),
-    "a size squared": _filled(node("Pow", "w [2]", "n")),
-    "a shape with another channel": _filled(node("ScatterND", "shape [[3]] [1]", "n")),
+    "a size between bounds": _filled("n = Clip h 3 6"),
+    "a size squared": _filled("n = Pow w [2]"),
+    "a shape with another channel": _filled("n = ScatterND shape [[3]] [1]"),
     "half of a size in floats": _filled(
-        node("Cast", "h", "real", to=1),
-        node("Mul", "real 0.5", "less"),
-        node("Ceil", "less", "up"),
-        node("Cast", "up", "n", to=7),
+        "real = Cast h to=1; less = Mul real 0.5; up = Ceil less; n = Cast up to=7"
     ),
     "a size in floats, divided and rounded": _filled(
-        node("CastLike", "h 2.6", "real"),
-        node("Div", "real 2.6", "part"),
-        node("Round", "part", "near"),
-        node("Max", "near 2.6", "least"),
-        node("Cast", "least", "n", to=7),
+        "real = CastLike h 2.6; part = Div real 2.6; near = Round part; least = Max near 2.6; "
+        "n = Cast least to=7"
     ),
     "an image resized by a factor in floats": _resized(
-        node("Cast", "sizes", "real", to=1),
-        node("Mul", "real 1.5", "larger"),
-        node("Floor", "larger", "down"),
-        node("Cast", "down", "n", to=7),
+        "real = Cast sizes to=1; larger = Mul real 1.5; down = Floor larger; n = Cast down to=7"
     ),
     "an image resized by a factor that rounds": _resized(
-        node("Cast", "sizes", "real", to=1),
-        node("Mul", "real 2.6", "larger"),
-        node("Cast", "larger", "n", to=7),
+        "real = Cast sizes to=1; larger = Mul real 2.6; n = Cast larger to=7"
     ),
-    "an image resized to fit a square": _resized(*_FITTED),
-    "an image resized to fit, and filled up": _padded(),
+    "an image resized to fit a square": _resized(_FITTED),
+    "an image resized to fit, and filled up": _resized(
+        _FITTED,
+        f"resized = Resize image _ _ wanted mode=linear; {_UP_TO_FOURS}; Pad resized pads",
+    ),
     "an image resized by the ratio of sizes": _on_image(
-        node("Transpose", "x", "image", perm=[0, 3, 1, 2]),
-        node("Concat", "h w", "sizes", axis=0),
-        node("Cast", "sizes", "real", to=1),
-        node("Div", "[6.0,10] real", "ratios"),
-        node("Concat", "[1.0,1] ratios", "scales", axis=0),
-        node(
-            "Resize", "image _ scales", mode="linear", coordinate_transformation_mode="asymmetric"
-        ),
+        "image = Transpose x perm=[0,3,1,2]; sizes = Concat h w axis=0; real = Cast sizes to=1; "
+        "ratios = Div [6.0,10] real; scales = Concat [1.0,1] ratios axis=0; "
+        "Resize image _ scales mode=linear coordinate_transformation_mode=asymmetric"
     ),
     "positions of a size in floats": _on_image(
-        node("Squeeze", "h", "count"),
-        node("Cast", "count", "real", to=1),
-        node("Range", "0.5 real 1.0"),
+        "count = Squeeze h; real = Cast count to=1; Range 0.5 real 1.0"
     ),
     "a triangle that begins where sizes differ": _on_image(
-        node("Transpose", "x", "image", perm=[0, 3, 1, 2]),
-        node("Sub", "w h", "difference"),
-        node("Squeeze", "difference", "k"),
-        node("Trilu", "image k", upper=1),
+        "image = Transpose x perm=[0,3,1,2]; difference = Sub w h; k = Squeeze difference; "
+        "Trilu image k upper=1"
     ),
 }

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from math import prod
-from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from onnx.helper import make_node as node
 
-from tests.compiler.frontend.onnx_models import integers, model, tensor
-from tests.compiler.frontend.sized_cases import CASES, Case
+from tests.compiler.frontend.onnx_models import model, tensor
+from tests.compiler.frontend.sized_cases import CASES
+from tests.compiler.frontend.sized_cases import case as sized
 from tests.compiler.frontend.sized_model_cases import MORE_CASES
 from tests.compiler.frontend.sized_models import check_sizes
 from tests.compiler.frontend.sized_move_cases import MOVE_CASES
@@ -66,8 +65,8 @@ def test_batches_of_two_inputs_are_taken_as_equal_and_checked() -> None:
 
 
 def test_windows_whose_padding_a_run_knows_hold_no_more_than_the_registers() -> None:
-    pool = node("MaxPool", ["x"], ["y"], kernel_shape=[3, 3], strides=[2, 2], auto_pad="SAME_UPPER")
-    case = Case([pool], {"x": (1, 4, "h", "w")}, {"h": "8..64", "w": "8..64"}, [])
+    pool = "MaxPool x kernel_shape=[3,3] strides=[2,2] auto_pad=SAME_UPPER"
+    case = sized("x[1,4,h,w]", pool, "h 8..64: 8, w 8..64: 8")
     dumped: list[str] = []
 
     def keep(stage: str, text: str) -> None:
@@ -96,19 +95,16 @@ def test_windows_whose_padding_a_run_knows_hold_no_more_than_the_registers() -> 
 def test_data_is_moved_only_where_sizes_differ_in_the_padding_before_it(
     kernel: int, stride: int, auto_pad: str, is_moved: bool
 ) -> None:
-    window: dict[str, Any] = {
-        "kernel_shape": [kernel] * 2,
-        "strides": [stride] * 2,
-        "auto_pad": auto_pad,
-    }
+    window = f"kernel_shape=[{kernel},{kernel}] strides=[{stride},{stride}] auto_pad={auto_pad}"
     # Windows further apart than they reach are refused by onnxruntime's pools.
     pools = ("MaxPool", "AveragePool") if kernel >= stride else ()
-    nodes = [node(name, ["x"], [name], **window) for name in pools]
-    nodes.append(node("Conv", ["x", "w"], ["Conv"], **window))
-    bounds = {"h": "5..11", "w": "5..12"}
-    sizes = [{"h": 5, "w": 9}, {"h": 8, "w": 6}, {"h": 11, "w": 11}, {"h": 10, "w": 12}]
-    filters = {"w": floats(3, 4, kernel, kernel)}
-    case = Case(nodes, {"x": (1, 4, "h", "w")}, bounds, sizes, filters, (*pools, "Conv"))
+    case = sized(
+        "x[1,4,h,w]",
+        "".join(f"{name} = {name} x {window}; " for name in pools) + f"Conv = Conv x w {window}",
+        "h 5..11: 5 8 11 10, w 5..12: 9 6 11 12",
+        outputs=(*pools, "Conv"),
+        w=floats(3, 4, kernel, kernel),
+    )
     check_sizes(case.proto, case.shapes, case.calls())
     graph = import_model_proto(case.proto, case.shapes)
     assert ("shift" in {item.operator for item in graph.nodes}) == is_moved
@@ -116,35 +112,19 @@ def test_data_is_moved_only_where_sizes_differ_in_the_padding_before_it(
 
 def attention() -> onnx.ModelProto:
     """Attention as torch exports it, heads split and joined by shapes that are computed."""
-    nodes = [
-        *(node("MatMul", ["x", f"w{part}"], [f"{part}0"]) for part in "qkv"),
-        node("Shape", ["x"], ["shape"]),
-        *(node("Gather", ["shape", f"i{i}"], [f"d{i}"], axis=0) for i in (0, 1)),
-        *(node("Unsqueeze", [f"d{i}", "i0s"], [f"e{i}"]) for i in (0, 1)),
-        node("Concat", ["e0", "e1", "heads"], ["split"], axis=0),
-        *(node("Reshape", [f"{part}0", "split"], [f"{part}1"]) for part in "qkv"),
-        node("Transpose", ["q1"], ["q"], perm=[0, 2, 1, 3]),
-        node("Transpose", ["k1"], ["k"], perm=[0, 2, 3, 1]),
-        node("Transpose", ["v1"], ["v"], perm=[0, 2, 1, 3]),
-        node("MatMul", ["q", "k"], ["scores"]),
-        node("Mul", ["scores", "scale"], ["scaled"]),
-        node("Softmax", ["scaled"], ["weights"], axis=-1),
-        node("MatMul", ["weights", "v"], ["context"]),
-        node("Transpose", ["context"], ["turned"], perm=[0, 2, 1, 3]),
-        node("Concat", ["e0", "e1", "rest"], ["join"], axis=0),
-        node("Reshape", ["turned", "join"], ["joined"]),
-        node("LayerNormalization", ["joined", "gain", "bias"], ["y"], axis=-1),
-    ]
-    constants = {f"w{part}": floats(8, 8) for part in "qkv"} | {
-        "i0": np.array(0),
-        "i1": np.array(1),
-        "i0s": integers(0),
-        "heads": integers(2, 4),
-        "rest": integers(-1),
-        "scale": np.array(0.5, np.float32),
-        "gain": floats(8),
-        "bias": floats(8),
-    }
+    parts = (f"{part}0 = MatMul x w{part}; {part}1 = Reshape {part}0 split; " for part in "qkv")
+    nodes = (
+        "shape = Shape x; d0 = Gather shape 0 axis=0; d1 = Gather shape 1 axis=0; "
+        "e0 = Unsqueeze d0 [0]; e1 = Unsqueeze d1 [0]; split = Concat e0 e1 [2,4] axis=0; "
+        f"{''.join(parts)}"
+        "q = Transpose q1 perm=[0,2,1,3]; k = Transpose k1 perm=[0,2,3,1]; "
+        "v = Transpose v1 perm=[0,2,1,3]; scores = MatMul q k; scaled = Mul scores 0.5; "
+        "weights = Softmax scaled axis=-1; context = MatMul weights v; "
+        "turned = Transpose context perm=[0,2,1,3]; join = Concat e0 e1 [-1] axis=0; "
+        "joined = Reshape turned join; LayerNormalization joined gain bias axis=-1"
+    )
+    constants = {f"w{part}": floats(8, 8) for part in "qkv"}
+    constants |= {"gain": floats(8), "bias": floats(8)}
     return model(nodes, [tensor("x", ["batch", "seq", 8])], constants=constants)
 
 
