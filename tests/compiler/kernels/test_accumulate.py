@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.compiler.schedule.small_kernels import kernel_of
+from tests.compiler.schedule.small_kernels import kernel_from
 from tunefarm.compiler.errors import VerifyError
 from tunefarm.compiler.expr.nodes import add, mul
 from tunefarm.compiler.kernels.canonicalise import canonicalise
@@ -111,10 +111,8 @@ def test_schedules_meet_a_reduction_of_the_accumulators_type() -> None:
 
 
 def test_winograd_has_no_form_with_an_accumulator() -> None:
-    kernel = kernel_of(
-        [TensorType(F32, (1, 2, 7, 7, 8)), TensorType(F32, (16, 16, 3, 3))],
-        [("conv", ["x0", "x1"], {"layout": "NCHWc", "pads": (1, 1, 1, 1)})],
-        constants=["x1"],
+    kernel = kernel_from(
+        "f32[1,2,7,7,8] const f32[16,16,3,3]; conv x0 x1 layout=NCHWc pads=(1,1,1,1)"
     )
     assert blocked_conv(kernel)
     stages = tuple(

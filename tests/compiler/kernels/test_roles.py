@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.compiler.schedule.small_kernels import f32, kernel_of
+from tests.compiler.schedule.small_kernels import f32, kernel_from, kernel_of
 from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel, ValidExtent
 from tunefarm.compiler.kernels.merge_axes import merge_axes
 from tunefarm.compiler.kernels.roles import channel_block, with_roles
@@ -40,8 +40,7 @@ def plain(operator: str, inputs: list[TensorType], attributes: dict[str, Attribu
          "n=batch oc=batch oh=column ow=lane ic=reduce kh=window kw=window"),
         (plain("conv", [f32(1, 4, 40, 1), f32(16, 4, 3, 1)], {}),
          "n=row oc=column oh=lane ow=batch ic=reduce kh=window kw=window"),
-        (kernel_of([f32(1, 2, 40, 1, 8), f32(24, 16, 5, 1)],
-                   [("conv", ["x0", "x1"], {"layout": "NCHWc"})], ["x1"]),
+        (kernel_from("[1,2,40,1,8] const [24,16,5,1]; conv x0 x1 layout=NCHWc"),
          "n=batch ocb=block oh=column ow=row oci=lane icb=reduce ici=reduce "
          "kh=window kw=window"),
         (plain("conv_transpose", [f32(1, 4, 7, 9), f32(4, 5, 3, 3)], {"shape": (9, 11)}),
@@ -78,9 +77,7 @@ def test_a_tile_is_along_the_much_longer_of_two_dynamic_axes(
 
 
 def test_an_axis_that_operands_gather_along_gives_none() -> None:
-    kernel = kernel_of(
-        [f32(16, 40), f32(24, 40)], [("matmul", ["x0", "x1"], {"transpose_b": True})]
-    )
+    kernel = kernel_from("[16,40] [24,40]; matmul x0 x1 transpose_b=True")
     assert set(roles(with_roles(kernel, 8)).values()) == {"None"}
 
 

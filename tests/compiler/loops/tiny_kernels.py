@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tests.compiler.schedule.small_kernels import f32, kernel_of
+from tests.compiler.schedule.small_kernels import f32, kernel_from, kernel_of
 from tunefarm.compiler.expr.nodes import Expr, add, binary, cast, const, integer, select, sub
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder
 from tunefarm.compiler.loops.constant_layout import ConstantLayout
@@ -316,18 +316,9 @@ def tiny_kernels() -> dict[str, FusedKernel]:
             [("conv", ["x0", "x1"], {"layout": "NCHWc", "groups": 8, "pads": (1, 1, 1, 1)})],
             constants=["x1"],
         ),
-        "conv_plain": kernel_of(
-            [f32(1, 2, 3, 7), f32(3, 2, 3, 3)], [("conv", ["x0", "x1"], {"pads": (1, 1, 1, 1)})]
-        ),
-        "matmul": kernel_of(
-            [f32(5, 13), f32(13, 7), f32(7)],
-            [("matmul", ["x0", "x1"], {}), ("add", ["v0", "x2"], {}), ("relu", ["v1"], {})],
-            constants=["x1", "x2"],
-        ),
-        "matmul_integers": kernel_of(
-            [TensorType(DType.I32, (2, 3, 8)), TensorType(DType.I32, (2, 8, 9))],
-            [("matmul", ["x0", "x1"], {})],
-        ),
+        "conv_plain": kernel_from("[1,2,3,7] [3,2,3,3]; conv x0 x1 pads=(1,1,1,1)"),
+        "matmul": kernel_from("[5,13] const [13,7] const [7]; matmul x0 x1; add v0 x2; relu v1"),
+        "matmul_integers": kernel_from("i32[2,3,8] i32[2,8,9]; matmul x0 x1"),
         "max_pool": kernel_of(
             [f32(1, 2, 7, 6, LANES)],
             [
@@ -344,33 +335,24 @@ def tiny_kernels() -> dict[str, FusedKernel]:
                 )
             ],
         ),
-        "softmax": kernel_of([f32(2, 3, 11)], [("softmax", ["x0"], {"axis": 2})]),
-        "softmax_middle": kernel_of([f32(2, 3, 9)], [("softmax", ["x0"], {"axis": 1})]),
-        "layer_norm": kernel_of(
-            [f32(2, 13), f32(13), f32(13)],
-            [("layer_norm", ["x0", "x1", "x2"], {"axis": 1})],
-            constants=["x1", "x2"],
-        ),
-        "attention": kernel_of(
-            [f32(2, 3, 4), f32(2, 5, 4), f32(2, 5, 6), f32(3, 5)],
-            [("attention", ["x0", "x1", "x2", "x3"], {"scale": 0.5})],
-        ),
+        "softmax": kernel_from("[2,3,11]; softmax x0 axis=2"),
+        "softmax_middle": kernel_from("[2,3,9]; softmax x0 axis=1"),
+        "layer_norm": kernel_from("[2,13] const [13] const [13]; layer_norm x0 x1 x2 axis=1"),
+        "attention": kernel_from("[2,3,4] [2,5,4] [2,5,6] [3,5]; attention x0 x1 x2 x3 scale=0.5"),
         "narrow_attention": kernel_of(
             [TensorType(DType.BF16, shape) for shape in ((2, 3, 4), (2, 5, 4), (2, 5, 6))],
             [("attention", ["x0", "x1", "x2"], {"accumulator": "f32"})],
         ),
-        "mean": kernel_of([f32(3, 13)], [("reduce_mean", ["x0"], {"axes": (1,)})]),
-        "arg_max": kernel_of([f32(3, 13)], [("arg_max", ["x0"], {"axis": 1})]),
-        "add_broadcast": kernel_of(
-            [f32(2, 7, 5), f32(7, 1)], [("add", ["x0", "x1"], {}), ("relu", ["v0"], {})]
-        ),
-        "transpose": kernel_of([f32(5, 3, 7)], [("transpose", ["x0"], {"perm": (2, 0, 1)})]),
-        "concat": kernel_of([f32(2, 3), f32(2, 4)], [("concat", ["x0", "x1"], {"axis": 1})]),
-        "pad": kernel_of([f32(5, 7)], [("pad", ["x0"], {"pads": (1, 2, 3, 4)})]),
+        "mean": kernel_from("[3,13]; reduce_mean x0 axes=(1,)"),
+        "arg_max": kernel_from("[3,13]; arg_max x0 axis=1"),
+        "add_broadcast": kernel_from("[2,7,5] [7,1]; add x0 x1; relu v0"),
+        "transpose": kernel_from("[5,3,7]; transpose x0 perm=(2,0,1)"),
+        "concat": kernel_from("[2,3] [2,4]; concat x0 x1 axis=1"),
+        "pad": kernel_from("[5,7]; pad x0 pads=(1,2,3,4)"),
         "gather": kernel_of([f32(7, 3), index_type], [("gather", ["x0", "x1"], {"axis": 0})]),
         "to_blocked": kernel_of([f32(1, 6, 3, 2)], [("to_blocked", ["x0"], {"block": LANES})]),
-        "less": kernel_of([f32(3, 5), f32(5)], [("less", ["x0", "x1"], {})]),
-        "scalar": kernel_of([f32(), f32()], [("add", ["x0", "x1"], {})]),
+        "less": kernel_from("[3,5] [5]; less x0 x1"),
+        "scalar": kernel_from("[] []; add x0 x1"),
     }
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import ctypes
+import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import cast
 
 import numpy as np
 
@@ -20,6 +23,32 @@ from tunefarm.compiler.target import Target, host_target
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.tensor_type import Array, Attribute, TensorType
+
+
+def kernel_from(text: str) -> FusedKernel:
+    """The fused kernel of a text: types of x0, x1, ..., then nodes whose results are v0, v1, ...
+
+    `[13,19] const i8[19,40]; matmul x0 x1 accumulator=i32; relu v0`.
+    """
+    types, *lines = text.split("; ")
+    found = re.findall(r"(const )?(\w*)\[([\d,]*)\]", types)
+    shapes = [tuple(map(int, filter(None, shape.split(",")))) for _, _, shape in found]
+    inputs = [TensorType(DType(d or "f32"), s) for (_, d, _), s in zip(found, shapes, strict=True)]
+    constants = [f"x{number}" for number, (kind, _, _) in enumerate(found) if kind]
+    return kernel_of(inputs, [_node(line.split()) for line in lines], constants)
+
+
+def _node(words: Sequence[str]) -> tuple[str, list[str], dict[str, Attribute]]:
+    operands = ["" if word == "_" else word for word in words[1:] if "=" not in word]
+    pairs = (word.split("=") for word in words if "=" in word)
+    return words[0], operands, {name: _attribute(value) for name, value in pairs}
+
+
+def _attribute(text: str) -> Attribute:
+    try:
+        return cast("Attribute", ast.literal_eval(text))
+    except (ValueError, SyntaxError):
+        return text
 
 
 def kernel_of(

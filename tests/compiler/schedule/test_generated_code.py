@@ -48,7 +48,7 @@ from tests.compiler.schedule.drawn_windows import (
     transposed_convolutions,
 )
 from tests.compiler.schedule.guarded_run import run_guarded, targets
-from tests.compiler.schedule.small_kernels import f32, inputs_for, kernel_of
+from tests.compiler.schedule.small_kernels import f32, inputs_for, kernel_from, kernel_of
 from tunefarm.compiler.kernels.evaluate import evaluate_kernel
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.stage import Stage
@@ -204,17 +204,13 @@ def test_schedules_of_a_recurrence_of_rounded_states_compute_it(
 def _large() -> dict[str, FusedKernel]:
     """Kernels with work enough that their default schedules run in parallel."""
     return {
-        "conv": kernel_of(
-            [f32(1, 2, 14, 13, 8), f32(40, 16, 3, 3), f32(40)],
-            [("conv", ["x0", "x1", "x2"], {"layout": "NCHWc", "pads": (1, 1, 1, 1)})],
-            constants=["x1", "x2"],
+        "conv": kernel_from(
+            "[1,2,14,13,8] const [40,16,3,3] const [40]; conv x0 x1 x2 layout=NCHWc pads=(1,1,1,1)"
         ),
-        "matmul": kernel_of(
-            [f32(97, 64), f32(64, 96)], [("matmul", ["x0", "x1"], {}), ("relu", ["v0"], {})]
-        ),
-        "softmax": kernel_of([f32(7, 13, 512)], [("softmax", ["x0"], {"axis": 2})]),
-        "add": kernel_of([f32(97, 513), f32(513)], [("add", ["x0", "x1"], {})]),
-        "transpose": kernel_of([f32(130, 129, 2)], [("transpose", ["x0"], {"perm": (1, 0, 2)})]),
+        "matmul": kernel_from("[97,64] [64,96]; matmul x0 x1; relu v0"),
+        "softmax": kernel_from("[7,13,512]; softmax x0 axis=2"),
+        "add": kernel_from("[97,513] [513]; add x0 x1"),
+        "transpose": kernel_from("[130,129,2]; transpose x0 perm=(1,0,2)"),
     }
 
 
@@ -229,7 +225,7 @@ def test_blocks_of_columns_compute_the_kernel(name: str, threads: int) -> None:
             [("conv", ["x0", "x1", "x2"], {"layout": "NCHWc"}), ("relu", ["v0"], {})],
             constants=["x1", "x2"],
         ),
-        "product": kernel_of([f32(97, 64), f32(64, 43)], [("matmul", ["x0", "x1"], {})]),
+        "product": kernel_from("[97,64] [64,43]; matmul x0 x1"),
     }[name]
     target = replace(TARGETS["host"], l2_bytes=16 * 1024)
     inputs = inputs_for(kernel)
@@ -283,16 +279,14 @@ def _rows() -> dict[str, FusedKernel]:
     """Kernels of rows that are no whole number of vectors, one per way to load and store."""
     i32, boolean = TensorType(DType.I32, (3, 21)), TensorType(DType.BOOL, (3, 21))
     return {
-        "floats": kernel_of([f32(3, 21), f32(21)], [("add", ["x0", "x1"], {})]),
+        "floats": kernel_from("[3,21] [21]; add x0 x1"),
         "division": kernel_of([i32, i32], [("div", ["x0", "x1"], {})]),
-        "comparison": kernel_of([f32(3, 21), f32(3, 1)], [("less", ["x0", "x1"], {})]),
+        "comparison": kernel_from("[3,21] [3,1]; less x0 x1"),
         "choice": kernel_of([boolean, f32(3, 21), f32(21)], [("where", ["x0", "x1", "x2"], {})]),
-        "padding": kernel_of([f32(3, 17)], [("pad", ["x0"], {"pads": (0, 2, 0, 2)})]),
-        "reflection": kernel_of(
-            [f32(3, 17)], [("pad", ["x0"], {"pads": (0, 2, 0, 2), "mode": "reflect"})]
-        ),
-        "gather": kernel_of([f32(21, 3)], [("transpose", ["x0"], {"perm": (1, 0)})]),
-        "sum": kernel_of([f32(5, 3, 21)], [("reduce_sum", ["x0"], {"axes": (0,), "keepdims": 0})]),
+        "padding": kernel_from("[3,17]; pad x0 pads=(0,2,0,2)"),
+        "reflection": kernel_from("[3,17]; pad x0 pads=(0,2,0,2) mode=reflect"),
+        "gather": kernel_from("[21,3]; transpose x0 perm=(1,0)"),
+        "sum": kernel_from("[5,3,21]; reduce_sum x0 axes=(0,) keepdims=0"),
     }
 
 

@@ -6,14 +6,13 @@ import math
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 import numpy as np
 import pytest
 
 from tests.compiler.schedule.drawn_chains import chained_call, drawn_chain, drawn_products
 from tests.compiler.schedule.narrow_kernels import narrowed
-from tests.compiler.schedule.small_kernels import f32, kernel_of
+from tests.compiler.schedule.small_kernels import kernel_from
 from tests.targets import target_named
 from tunefarm.compiler.expr.nodes import Expr, Load, Select, integer
 from tunefarm.compiler.expr.walk import rewrite
@@ -48,7 +47,6 @@ from tunefarm.compiler.schedule.spaces import schedule_space
 from tunefarm.compiler.schedule.steps.tiles import Fuse
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
-from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 TARGET = Target(
     "x86_64-unknown-linux-gnu", "x86-64-v3", ("avx2", "fma"), 32, 16, 32768, 524288, 33554432, 2
@@ -57,296 +55,88 @@ LITTLE_CACHE = replace(TARGET, l2_bytes=16 * 1024)
 CANDIDATES = 10
 TERMS = 4  # bytes that a step of a matrix tile sums
 
-CONV: dict[str, Attribute] = {"layout": "NCHWc", "pads": (1, 1, 1, 1)}
-Nodes: TypeAlias = list[tuple[str, list[str], dict[str, Attribute]]]
+CONV = "layout=NCHWc pads=(1,1,1,1)"
 
 
-def recurrence(kind: str, functions: int) -> dict[str, Attribute]:
-    names, values = ("tanh",) * functions, (0.0,) * functions
-    return {"kind": kind, "activations": names, "alphas": values, "betas": values}
+def recurrence(kind: str, functions: int) -> str:
+    names, values = repr(("tanh",) * functions), repr((0.0,) * functions)
+    return f"kind={kind} activations={names} alphas={values} betas={values}".replace(", ", ",")
 
 
-CASES: dict[str, tuple[list[TensorType], Nodes, list[str], Target]] = {
-    "3x3": (
-        [f32(1, 2, 9, 11, 8), f32(40, 16, 3, 3), f32(40)],
-        [("conv", ["x0", "x1", "x2"], CONV), ("relu", ["v0"], {})],
-        ["x1", "x2"],
-        TARGET,
-    ),
-    "3x3 without padding": (
-        [f32(1, 2, 9, 11, 8), f32(24, 16, 3, 3)],
-        [("conv", ["x0", "x1"], {"layout": "NCHWc"})],
-        ["x1"],
-        TARGET,
-    ),
-    "3x3 of a batch": (
-        [f32(2, 2, 16, 12, 8), f32(24, 16, 3, 3)],
-        [("conv", ["x0", "x1"], CONV)],
-        ["x1"],
-        TARGET,
-    ),
-    "3x3 of even rows": (
-        [f32(3, 1, 7, 7, 8), f32(16, 8, 3, 3)],
-        [("conv", ["x0", "x1"], CONV)],
-        ["x1"],
-        TARGET,
-    ),
-    "strided": (
-        [f32(1, 2, 15, 15, 8), f32(32, 16, 3, 3)],
-        [("conv", ["x0", "x1"], CONV | {"strides": (2, 2)})],
-        ["x1"],
-        TARGET,
-    ),
-    "depthwise": (
-        [f32(1, 3, 17, 13, 8), f32(24, 1, 3, 3)],
-        [("conv", ["x0", "x1"], CONV | {"groups": 24})],
-        ["x1"],
-        TARGET,
-    ),
-    "phases": (
-        [f32(1, 2, 7, 11, 8), f32(16, 24, 4, 4), f32(24)],
-        [
-            (
-                "conv_transpose",
-                ["x0", "x1", "x2"],
-                {"layout": "NCHWc", "pads": (1, 1, 1, 1), "strides": (2, 2), "shape": (14, 22)},
-            )
-        ],
-        ["x1", "x2"],
-        TARGET,
-    ),
-    "phases without padding": (
-        [f32(2, 2, 7, 11, 8), f32(16, 16, 2, 2)],
-        [
-            (
-                "conv_transpose",
-                ["x0", "x1"],
-                {"layout": "NCHWc", "strides": (2, 2), "shape": (14, 22)},
-            ),
-            ("relu", ["v0"], {}),
-        ],
-        ["x1"],
-        TARGET,
-    ),
-    "plain 3x3": (
-        [f32(1, 5, 9, 21), f32(6, 5, 3, 3)],
-        [("conv", ["x0", "x1"], {"pads": (1, 1, 1, 1)})],
-        ["x1"],
-        TARGET,
-    ),
-    "plain strided": (
-        [f32(2, 3, 9, 43), f32(6, 3, 3, 3)],
-        [("conv", ["x0", "x1"], {"pads": (1, 1, 1, 1), "strides": (2, 2)})],
-        ["x1"],
-        TARGET,
-    ),
-    "plain channels": (
-        [f32(1, 5, 9, 21), f32(40, 5, 3, 3), f32(40)],
-        [("conv", ["x0", "x1", "x2"], {"pads": (1, 1, 1, 1)}), ("relu", ["v0"], {})],
-        ["x1", "x2"],
-        TARGET,
-    ),
-    "plain groups": (
-        [f32(2, 12, 9, 13), f32(60, 4, 3, 3)],
-        [("conv", ["x0", "x1"], {"groups": 3, "strides": (1, 2)})],
-        ["x1"],
-        TARGET,
-    ),
-    "plain depthwise": (
-        [f32(2, 12, 9, 43), f32(12, 1, 3, 3)],
-        [("conv", ["x0", "x1"], {"groups": 12, "pads": (1, 1, 1, 1), "strides": (2, 2)})],
-        ["x1"],
-        TARGET,
-    ),
-    "1x1": (
-        [f32(1, 8, 9, 11, 8), f32(40, 64, 1, 1), f32(40)],
-        [("conv", ["x0", "x1", "x2"], {"layout": "NCHWc"}), ("relu", ["v0"], {})],
-        ["x1", "x2"],
-        LITTLE_CACHE,
-    ),
-    "product": (
-        [f32(97, 64), f32(64, 43)],
-        [("matmul", ["x0", "x1"], {})],
-        [],
-        LITTLE_CACHE,
-    ),
-    "products": ([f32(2, 7, 19), f32(2, 19, 48)], [("matmul", ["x0", "x1"], {})], [], TARGET),
-    "product with a turned operand": (
-        [f32(2, 17, 19), f32(2, 43, 19)],
-        [("matmul", ["x0", "x1"], {"transpose_b": True})],
-        [],
-        TARGET,
-    ),
-    "narrow product": ([f32(13, 19), f32(19, 5)], [("matmul", ["x0", "x1"], {})], [], TARGET),
-    "vector": ([f32(1, 640), f32(640, 44)], [("matmul", ["x0", "x1"], {})], ["x1"], TARGET),
-    "pool": (
-        [f32(1, 3, 13, 37)],
-        [("max_pool", ["x0"], {"kernel": (3, 3), "strides": (2, 2), "shape": (6, 18)})],
-        [],
-        TARGET,
-    ),
-    "padded pool": (
-        [f32(2, 3, 12, 40)],
-        [
-            (
-                "max_pool",
-                ["x0"],
-                {"kernel": (3, 3), "pads": (1, 1, 1, 1), "shape": (12, 40)},
-            )
-        ],
-        [],
-        LITTLE_CACHE,
-    ),
-    "pool of a plane": (
-        [f32(1, 1, 9, 37)],
-        [("max_pool", ["x0"], {"kernel": (2, 2), "pads": (1, 1, 1, 1), "shape": (10, 38)})],
-        [],
-        TARGET,
-    ),
-    "blocked pool": (
-        [f32(1, 3, 13, 13, 8)],
-        [
-            (
-                "max_pool",
-                ["x0"],
-                {"kernel": (3, 3), "pads": (1, 1, 1, 1), "shape": (13, 13), "layout": "NCHWc"},
-            )
-        ],
-        [],
-        TARGET,
-    ),
-    "softmax": ([f32(97, 193)], [("softmax", ["x0"], {"axis": 1})], [], TARGET),
-    "softmax across": ([f32(5, 30, 43)], [("softmax", ["x0"], {"axis": 1})], [], TARGET),
-    "long softmax": ([f32(6, 40000)], [("softmax", ["x0"], {"axis": 1})], [], LITTLE_CACHE),
-    "layer norm": (
-        [f32(5, 97), f32(97), f32(97)],
-        [("layer_norm", ["x0", "x1", "x2"], {"axis": 1})],
-        ["x1", "x2"],
-        TARGET,
-    ),
-    "sums": (
-        [f32(31, 7, 130)],
-        [("reduce_sum", ["x0"], {"axes": (2,), "keepdims": False})],
-        [],
-        TARGET,
-    ),
-    "sums across": (
-        [f32(31, 7, 130)],
-        [("reduce_sum", ["x0"], {"axes": (1,), "keepdims": False}), ("relu", ["v0"], {})],
-        [],
-        TARGET,
-    ),
-    "pad": ([f32(5, 7)], [("pad", ["x0"], {"pads": (1, 2, 3, 9), "value": 2.0})], [], TARGET),
-    "concat of columns": (
-        [f32(9, 20), f32(9, 13)],
-        [("concat", ["x0", "x1"], {"axis": 1})],
-        [],
-        TARGET,
-    ),
-    "concat of rows": (
-        [f32(9, 33), f32(11, 33)],
-        [("concat", ["x0", "x1"], {"axis": 0})],
-        [],
-        TARGET,
-    ),
-    "add": ([f32(7, 13, 21), f32(21)], [("add", ["x0", "x1"], {})], [], TARGET),
-    "few": ([f32(3), f32(3)], [("add", ["x0", "x1"], {})], [], TARGET),
-    "transpose": ([f32(50, 70)], [("transpose", ["x0"], {"perm": (1, 0)})], [], TARGET),
-    "attention": (
-        [f32(2, 3, 37, 19), f32(2, 3, 150, 19), f32(2, 3, 150, 48), f32(37, 150)],
-        [("attention", ["x0", "x1", "x2", "x3"], {"scale": 0.3})],
-        [],
-        TARGET,
-    ),
-    "attention of few columns": (
-        [f32(3, 5, 8), f32(3, 97, 8), f32(3, 97, 6)],
-        [("attention", ["x0", "x1", "x2"], {})],
-        [],
-        TARGET,
-    ),
-    "attention of odd columns": (
-        [f32(3, 50, 24), f32(3, 128, 24), f32(3, 128, 43)],
-        [("attention", ["x0", "x1", "x2"], {})],
-        [],
-        TARGET,
-    ),
-    "recurrence": (
-        [f32(2, 6, 13, 4, 24), f32(2, 24, 4, 24)],
-        [("recurrence", ["x0", "x1"], recurrence("LSTM", 3))],
-        ["x1"],
-        TARGET,
-    ),
-    "recurrence of rounded states": (
-        [
-            f32(2, 6, 3, 4, 24),
-            TensorType(DType.I8, (2, 24, 4, 24)),
-            f32(2, 4, 24),
-            TensorType(DType.I32, (2, 4, 24)),
-        ],
-        [("recurrence", ["x0", "x1", *[""] * 7, "x2", "", "x3"], recurrence("LSTM", 3))],
-        ["x1", "x2", "x3"],
-        TARGET,
-    ),
-    "recurrence of odd units": (
-        [f32(1, 3, 5, 3, 43), f32(1, 43, 2, 43), f32(1, 43, 43)],
-        [("recurrence", ["x0", "x1", "x2"], recurrence("GRU", 2))],
-        ["x1", "x2"],
-        TARGET,
-    ),
-    "recurrence of few units": (
-        [f32(1, 3, 2, 1, 5), f32(1, 5, 1, 5)],
-        [("recurrence", ["x0", "x1"], recurrence("RNN", 1))],
-        ["x1"],
-        TARGET,
-    ),
-    "transposes": ([f32(3, 41, 30)], [("transpose", ["x0"], {"perm": (0, 2, 1)})], [], TARGET),
+CASES = {
+    "3x3": f"[1,2,9,11,8] const [40,16,3,3] const [40]; conv x0 x1 x2 {CONV}; relu v0",
+    "3x3 without padding": "[1,2,9,11,8] const [24,16,3,3]; conv x0 x1 layout=NCHWc",
+    "3x3 of a batch": f"[2,2,16,12,8] const [24,16,3,3]; conv x0 x1 {CONV}",
+    "3x3 of even rows": f"[3,1,7,7,8] const [16,8,3,3]; conv x0 x1 {CONV}",
+    "strided": f"[1,2,15,15,8] const [32,16,3,3]; conv x0 x1 {CONV} strides=(2,2)",
+    "depthwise": f"[1,3,17,13,8] const [24,1,3,3]; conv x0 x1 {CONV} groups=24",
+    "phases": "[1,2,7,11,8] const [16,24,4,4] const [24]; "
+    f"conv_transpose x0 x1 x2 {CONV} strides=(2,2) shape=(14,22)",
+    "phases without padding": "[2,2,7,11,8] const [16,16,2,2]; "
+    "conv_transpose x0 x1 layout=NCHWc strides=(2,2) shape=(14,22); relu v0",
+    "plain 3x3": "[1,5,9,21] const [6,5,3,3]; conv x0 x1 pads=(1,1,1,1)",
+    "plain strided": "[2,3,9,43] const [6,3,3,3]; conv x0 x1 pads=(1,1,1,1) strides=(2,2)",
+    "plain channels": "[1,5,9,21] const [40,5,3,3] const [40]; "
+    "conv x0 x1 x2 pads=(1,1,1,1); relu v0",
+    "plain groups": "[2,12,9,13] const [60,4,3,3]; conv x0 x1 groups=3 strides=(1,2)",
+    "plain depthwise": "[2,12,9,43] const [12,1,3,3]; "
+    "conv x0 x1 groups=12 pads=(1,1,1,1) strides=(2,2)",
+    "1x1": "[1,8,9,11,8] const [40,64,1,1] const [40]; conv x0 x1 x2 layout=NCHWc; relu v0",
+    "product": "[97,64] [64,43]; matmul x0 x1",
+    "products": "[2,7,19] [2,19,48]; matmul x0 x1",
+    "product with a turned operand": "[2,17,19] [2,43,19]; matmul x0 x1 transpose_b=True",
+    "narrow product": "[13,19] [19,5]; matmul x0 x1",
+    "vector": "[1,640] const [640,44]; matmul x0 x1",
+    "pool": "[1,3,13,37]; max_pool x0 kernel=(3,3) strides=(2,2) shape=(6,18)",
+    "padded pool": "[2,3,12,40]; max_pool x0 kernel=(3,3) pads=(1,1,1,1) shape=(12,40)",
+    "pool of a plane": "[1,1,9,37]; max_pool x0 kernel=(2,2) pads=(1,1,1,1) shape=(10,38)",
+    "blocked pool": "[1,3,13,13,8]; "
+    "max_pool x0 kernel=(3,3) pads=(1,1,1,1) shape=(13,13) layout=NCHWc",
+    "softmax": "[97,193]; softmax x0 axis=1",
+    "softmax across": "[5,30,43]; softmax x0 axis=1",
+    "long softmax": "[6,40000]; softmax x0 axis=1",
+    "layer norm": "[5,97] const [97] const [97]; layer_norm x0 x1 x2 axis=1",
+    "sums": "[31,7,130]; reduce_sum x0 axes=(2,) keepdims=False",
+    "sums across": "[31,7,130]; reduce_sum x0 axes=(1,) keepdims=False; relu v0",
+    "pad": "[5,7]; pad x0 pads=(1,2,3,9) value=2.0",
+    "concat of columns": "[9,20] [9,13]; concat x0 x1 axis=1",
+    "concat of rows": "[9,33] [11,33]; concat x0 x1 axis=0",
+    "add": "[7,13,21] [21]; add x0 x1",
+    "few": "[3] [3]; add x0 x1",
+    "transpose": "[50,70]; transpose x0 perm=(1,0)",
+    "attention": "[2,3,37,19] [2,3,150,19] [2,3,150,48] [37,150]; attention x0 x1 x2 x3 scale=0.3",
+    "attention of few columns": "[3,5,8] [3,97,8] [3,97,6]; attention x0 x1 x2",
+    "attention of odd columns": "[3,50,24] [3,128,24] [3,128,43]; attention x0 x1 x2",
+    "recurrence": f"[2,6,13,4,24] const [2,24,4,24]; recurrence x0 x1 {recurrence('LSTM', 3)}",
+    "recurrence of rounded states": "[2,6,3,4,24] const i8[2,24,4,24] const [2,4,24] "
+    f"const i32[2,4,24]; recurrence x0 x1 _ _ _ _ _ _ _ x2 _ x3 {recurrence('LSTM', 3)}",
+    "recurrence of odd units": "[1,3,5,3,43] const [1,43,2,43] const [1,43,43]; "
+    f"recurrence x0 x1 x2 {recurrence('GRU', 2)}",
+    "recurrence of few units": "[1,3,2,1,5] const [1,5,1,5]; "
+    f"recurrence x0 x1 {recurrence('RNN', 1)}",
+    "transposes": "[3,41,30]; transpose x0 perm=(0,2,1)",
 }
+LITTLE = ("1x1", "product", "padded pool", "long softmax")
 KERNELS = {
-    name: (kernel_of(inputs, nodes, constants), target)
-    for name, (inputs, nodes, constants, target) in CASES.items()
+    name: (kernel_from(text), LITTLE_CACHE if name in LITTLE else TARGET)
+    for name, text in CASES.items()
 }
 TILES, VECTORS = (target_named(name) for name in ("sapphirerapids", "neoverse-v1"))
-I32 = DType.I32
-for name, inputs, nodes, target in (
-    (
-        "blocks in tiles",
-        [TensorType(I32, (2, 2, 5, 23, 16)), TensorType(I32, (80, 32, 3, 3))],
-        [("conv", ["x0", "x1"], CONV)],
-        TILES,
-    ),
-    (
-        "product in tiles",
-        [TensorType(I32, (61, 192)), TensorType(I32, (192, 75))],
-        [("matmul", ["x0", "x1"], {})],
-        TILES,
-    ),
-    (
-        "long product in tiles",
-        [TensorType(I32, (1700, 1024)), TensorType(I32, (1024, 75))],
-        [("matmul", ["x0", "x1"], {})],
-        TILES,
-    ),
-    (
-        "blocks in vectors",
-        [TensorType(I32, (2, 2, 5, 23, 4)), TensorType(I32, (20, 8, 3, 3))],
-        [("conv", ["x0", "x1"], CONV)],
-        VECTORS,
-    ),
-    (
-        "product in vectors",
-        [TensorType(I32, (29, 40)), TensorType(I32, (40, 23))],
-        [("matmul", ["x0", "x1"], {})],
-        VECTORS,
-    ),
+NARROW = "bf16[2,3,61,40] bf16[2,1,77,40] bf16[2,3,77,80]"
+for name, text, target in (
+    ("blocks in tiles", f"i32[2,2,5,23,16] const i32[80,32,3,3]; conv x0 x1 {CONV}", TILES),
+    ("product in tiles", "i32[61,192] const i32[192,75]; matmul x0 x1", TILES),
+    ("long product in tiles", "i32[1700,1024] const i32[1024,75]; matmul x0 x1", TILES),
+    ("blocks in vectors", f"i32[2,2,5,23,4] const i32[20,8,3,3]; conv x0 x1 {CONV}", VECTORS),
+    ("product in vectors", "i32[29,40] const i32[40,23]; matmul x0 x1", VECTORS),
 ):
-    KERNELS[name] = (narrowed(kernel_of(inputs, nodes, ["x1"]), DType.U8, DType.I8), target)
-NARROW = [
-    TensorType(DType.BF16, shape) for shape in ((2, 3, 61, 40), (2, 1, 77, 40), (2, 3, 77, 80))
-]
-for name, other in (("attention in tiles", []), ("masked attention in tiles", [f32(61, 77)])):
-    names = ["x0", "x1", "x2", "x3"][: 3 + len(other)]
-    summed: Nodes = [("attention", names, {"accumulator": "f32", "scale": 0.3})]
-    KERNELS[name] = (kernel_of([*NARROW, *other], summed), TILES)
+    KERNELS[name] = (narrowed(kernel_from(text), DType.U8, DType.I8), target)
+ATTENTION = "accumulator=f32 scale=0.3"
+for name, text in (
+    ("attention in tiles", f"; attention x0 x1 x2 {ATTENTION}"),
+    ("masked attention in tiles", f" [61,77]; attention x0 x1 x2 x3 {ATTENTION}"),
+):
+    KERNELS[name] = (kernel_from(NARROW + text), TILES)
 for form in (("dw", "pw"), ("pw", "dw", "pw"), ("pw", "max")):
     drawn = chained_call(*drawn_chain(random.Random(0), 8, form))
     KERNELS[f"chain of {' '.join(form)}"] = (drawn.kernel, TARGET)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.compiler.schedule.small_kernels import f32, kernel_of
+from tests.compiler.schedule.small_kernels import f32, kernel_from, kernel_of
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.llvm.emit_kernel import emit_kernel
@@ -44,35 +44,18 @@ def spaces(draw: st.DrawFn) -> ScheduleSpace:
 
 
 KERNELS: dict[str, FusedKernel] = {
-    "conv": kernel_of(
-        [f32(1, 2, 7, 7, 8), f32(16, 16, 3, 3), f32(16)],
-        [
-            ("conv", ["x0", "x1", "x2"], {"layout": "NCHWc", "pads": (1, 1, 1, 1)}),
-            ("relu", ["v0"], {}),
-        ],
-        constants=["x1", "x2"],
+    "conv": kernel_from(
+        "[1,2,7,7,8] const [16,16,3,3] const [16]; conv x0 x1 x2 layout=NCHWc pads=(1,1,1,1); "
+        "relu v0"
     ),
-    "conv1x1_odd": kernel_of(
-        [f32(1, 1, 1, 5, 8), f32(24, 8, 1, 1)],
-        [("conv", ["x0", "x1"], {"layout": "NCHWc"})],
-        constants=["x1"],
-    ),
-    "matmul": kernel_of(
-        [f32(13, 19), f32(19, 40)], [("matmul", ["x0", "x1"], {})], constants=["x1"]
-    ),
-    "matmul_odd": kernel_of([f32(2, 7, 13), f32(2, 13, 19)], [("matmul", ["x0", "x1"], {})]),
-    "pool": kernel_of(
-        [f32(1, 3, 4, 5)],
-        [("max_pool", ["x0"], {"kernel": (2, 3), "pads": (0, 1, 0, 1), "shape": (3, 5)})],
-    ),
-    "softmax": kernel_of([f32(97, 193)], [("softmax", ["x0"], {"axis": 1})]),
-    "layer_norm": kernel_of(
-        [f32(5, 97), f32(97), f32(97)],
-        [("layer_norm", ["x0", "x1", "x2"], {"axis": 1})],
-        constants=["x1", "x2"],
-    ),
-    "pad": kernel_of([f32(5, 7)], [("pad", ["x0"], {"pads": (1, 2, 3, 9), "value": 2.0})]),
-    "scalar": kernel_of([f32(), f32()], [("add", ["x0", "x1"], {})]),
+    "conv1x1_odd": kernel_from("[1,1,1,5,8] const [24,8,1,1]; conv x0 x1 layout=NCHWc"),
+    "matmul": kernel_from("[13,19] const [19,40]; matmul x0 x1"),
+    "matmul_odd": kernel_from("[2,7,13] [2,13,19]; matmul x0 x1"),
+    "pool": kernel_from("[1,3,4,5]; max_pool x0 kernel=(2,3) pads=(0,1,0,1) shape=(3,5)"),
+    "softmax": kernel_from("[97,193]; softmax x0 axis=1"),
+    "layer_norm": kernel_from("[5,97] const [97] const [97]; layer_norm x0 x1 x2 axis=1"),
+    "pad": kernel_from("[5,7]; pad x0 pads=(1,2,3,9) value=2.0"),
+    "scalar": kernel_from("[] []; add x0 x1"),
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.compiler.schedule.small_kernels import f32, kernel_of
+from tests.compiler.schedule.small_kernels import f32, kernel_from, kernel_of
 from tests.targets import target_named
 from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel, ValidExtent
 from tunefarm.compiler.schedule.spaces import schedule_space
@@ -16,8 +16,8 @@ from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.numerics import Algorithm
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
-ONE_ROW = kernel_of([f32(1, 512), f32(512, 100)], [("matmul", ["x0", "x1"], {})], ["x1"])
-PIXELS = kernel_of([f32(1, 16, 14, 14), f32(512, 16, 1, 1)], [("conv", ["x0", "x1"], {})], ["x1"])
+ONE_ROW = kernel_from("[1,512] const [512,100]; matmul x0 x1")
+PIXELS = kernel_from("[1,16,14,14] const [512,16,1,1]; conv x0 x1")
 
 
 def default_of(kernel: FusedKernel, target: str) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def test_sums_go_over_unpacked_weights_as_they_lie() -> None:
 
 
 def test_axes_of_one_point_are_outside_of_those_that_are_unrolled() -> None:
-    kernel = kernel_of([f32(1, 16, 14, 14), f32(8, 16, 1, 1)], [("conv", ["x0", "x1"], {})], ["x1"])
+    kernel = kernel_from("[1,16,14,14] const [8,16,1,1]; conv x0 x1")
     default = default_of(kernel, "x86-64-v3")
     assert default["reduce"][-1] == "ic" and default["unroll"][0] > 1
 
@@ -67,7 +67,7 @@ def test_tiles_leave_registers_for_factors_that_are_widened() -> None:
 
 def test_tiles_of_dynamic_rows_suit_short_ones_too() -> None:
     """13 rows are one tile where they are static; most smaller numbers of them are not."""
-    static = kernel_of([f32(13, 64), f32(64, 64)], [("matmul", ["x0", "x1"], {})], ["x1"])
+    static = kernel_from("[13,64] const [64,64]; matmul x0 x1")
     sizes = Buffer("in2", DType.I64, (1,))
     limits = (ValidExtent(64, 13, "in2", 0),)
     dynamic = replace(static, inputs=(*static.inputs, sizes), limits=limits)
