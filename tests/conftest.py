@@ -122,6 +122,20 @@ def pytest_collection(session: pytest.Session) -> None:
             importlib.import_module(".".join(path.relative_to(root).with_suffix("").parts))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, object, object]:
+    """By day no case is made that is left to the night: there are twice as many of those."""
+    result = yield
+    function, options = metafunc.definition, metafunc.config.option
+    if "not nightly" in options.markexpr and not any("::" in path for path in metafunc.config.args):
+        calls, name = metafunc._calls, function.nodeid
+        if function.get_closest_marker("nightly"):
+            del calls[1:]
+        elif name.startswith(_SAMPLED):
+            calls[1:] = [call for call in calls[1:] if not _is_left(f"{name}[{call.id}]")]
+    return result
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     functions: set[str] = set()
     for item in items:
