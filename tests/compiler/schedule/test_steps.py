@@ -5,7 +5,8 @@ The examples are those of the steps' docstrings.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import ast
+from typing import Any
 
 import pytest
 
@@ -22,37 +23,17 @@ from tunefarm.compiler.schedule.apply_schedule import apply_schedule, lower
 from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.schedule.steps.kernel_forms import (
     BlockAttention,
-    DigitSums,
-    FlattenAxes,
-    Im2col,
-    MergeAxes,
-    MergeReduceAxes,
-    SplitAxis,
     UnpackWeights,
-    WideFactors,
     Winograd,
 )
 from tunefarm.compiler.schedule.steps.loop_kinds import (
-    Alternate,
-    DotProduct,
     Parallelize,
-    Prefetch,
-    Unroll,
     Vectorize,
 )
-from tunefarm.compiler.schedule.steps.matrix_tiles import MatrixTiles
-from tunefarm.compiler.schedule.steps.new_stages import (
-    CacheRead,
-    CacheWrite,
-    CopyOperand,
-    Hoist,
-    SeparateWindow,
-    SplitReduction,
-)
-from tunefarm.compiler.schedule.steps.packing import PackLayout, PackStage
-from tunefarm.compiler.schedule.steps.placement import ComputeAlong, ComputeAt, Inline
+from tunefarm.compiler.schedule.steps.packing import PackLayout
+from tunefarm.compiler.schedule.steps.placement import ComputeAt, Inline
 from tunefarm.compiler.schedule.steps.step import STEPS, Step
-from tunefarm.compiler.schedule.steps.tiles import Fuse, Partition, Reorder, Tile
+from tunefarm.compiler.schedule.steps.tiles import Fuse, Reorder, Tile
 from tunefarm.compiler.schedule.steps.walks import Scan, Scatter
 from tunefarm.compiler.types.numerics import Algorithm
 
@@ -62,14 +43,25 @@ KERNELS: dict[str, FusedKernel] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
-    """A step, applied to a kernel after `before`."""
+def steps_of(text: str) -> tuple[Step, ...]:
+    """The steps of a text: `Tile y i 4; Reorder y ('j','i.o','i.i')`."""
+    named = (line.split() for line in text.split("; "))
+    return tuple(STEPS[name](*map(_argument, arguments)) for name, *arguments in named)
 
-    name: str
-    kernel: str
-    step: Step
-    before: tuple[Step, ...] = ()
+
+def _argument(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except ValueError:
+        return text
+
+
+class Example:
+    """The last step of some, applied to a kernel after those before it."""
+
+    def __init__(self, name: str, kernel: str, steps: str) -> None:
+        self.name, self.kernel = name, kernel
+        *self.before, self.step = steps_of(steps)
 
 
 def packed_filter(m: int) -> tuple[PackLayout]:
@@ -79,160 +71,87 @@ def packed_filter(m: int) -> tuple[PackLayout]:
 
 TILED_LOOPS = ("i.i", "k.i.o", "j.i", "k.i.i")
 TO_TILES = (
-    PackLayout("in1", ((0, 4),), (0, 2, 1)),
-    Tile("y", "i", 5),
-    Tile("y", "j", 3),
-    Tile("y", "k", 12),
-    Tile("y", "k.i", 4),
-    Reorder("y", ("k.o", "i.o", "j.o", *TILED_LOOPS)),
-    Unroll("y", "i.o"),
-    Unroll("y", "j.o"),
+    "PackLayout in1 ((0,4),) (0,2,1); Tile y i 5; Tile y j 3; Tile y k 12; Tile y k.i 4; Reorder "
+    "y ('k.o','i.o','j.o','i.i','k.i.o','j.i','k.i.i'); Unroll y i.o; Unroll y j.o"
 )
 """Up to the loops of "tile_product" that matrix tiles run over."""
 
 EXAMPLES = [
-    Example("inline", "padded", Inline("pad")),
-    Example("merge_axes", "plane", MergeAxes("i", "j")),
-    Example("flatten_axes", "turned", FlattenAxes("i", "j")),
-    Example("im2col", "conv", Im2col("oh", "ow")),
-    Example("im2col_of_strides", "conv_stride2", Im2col("oh", "ow")),
-    Example("merge_reduce_axes", "plane_sum", MergeReduceAxes("s", "k", "m")),
-    Example("split_axis", "doubled", SplitAxis("i", 2)),
-    Example("separate_window", "windows", SeparateWindow("y", "j", "rows")),
-    Example("hoist", "scaled", Hoist("y", "j", "t")),
-    Example("cache_write", "row_sum19", CacheWrite("s", "result")),
-    Example("cache_read", "turned", CacheRead("y", "in0", "rows", ("j", "i"))),
-    Example("scan", "running_sum", Scan("y")),
-    Example(
-        "scan_vectorised",
-        "running_sum",
-        Vectorize("y", "j.i"),
-        (Scan("y"), Tile("y", "j", 8)),
-    ),
-    Example("scatter", "scattered", Scatter("scatter")),
-    Example(
-        "scatter_lanes_in_turns",
-        "scattered_sum",
-        Vectorize("scatter", "i2"),
-        (Scatter("scatter"), Reorder("scatter", ("i0", "i1", "u", "i2"))),
-    ),
-    Example("split_reduction", "row_sum19", SplitReduction("s", "k", 8)),
-    Example("split_reduction_masked", "row_sum19", SplitReduction("s", "k", 8, masked=True)),
-    Example("split_reduction_without_tail", "row_sum16", SplitReduction("s", "k", 8)),
-    Example(
-        "split_reduction_again",
-        "row_sum16",
-        SplitReduction("s", "k.l", 4),
-        (SplitReduction("s", "k", 8),),
-    ),
-    Example("block_attention", "attention", BlockAttention(5, 2)),
-    Example("block_attention_online", "attention", BlockAttention(3, 2, True)),
-    Example("block_attention_terms", "narrow_attention", BlockAttention(6, 2, terms=2)),
-    Example(
-        "compute_along",
-        "shared_part",
-        ComputeAlong("t", "u", "j"),
-        (ComputeAt("u", "z", "i"),),
-    ),
-    Example("tile_peel", "vector17", Tile("y", "i", 4)),
-    Example("tile_shift", "vector17", Tile("y", "i", 4, "shift")),
-    Example("tile_pad", "vector17", Tile("y", "i", 32, "pad")),
-    Example("tile_mask", "vector17", Tile("y", "i", 4, "mask")),
-    Example(
-        "tile_mask_vectorised", "vector17", Vectorize("y", "i.i"), (Tile("y", "i", 4, "mask"),)
-    ),
-    Example(
-        "compute_at_in_masked_tile",
-        "window",
-        ComputeAt("t", "y", "i.o"),
-        (Tile("y", "i", 3, "mask"), Tile("t", "i", 2, "mask")),
-    ),
-    Example("fuse", "plane", Fuse("y", ("i", "j"), "f")),
-    Example("reorder", "plane", Reorder("y", ("j", "i"))),
-    Example("vectorize", "vector8", Vectorize("y", "i")),
-    Example("unroll", "vector8", Unroll("y", "i")),
-    Example("parallelize", "vector9", Parallelize("y", "i", 2)),
-    Example("partition", "padded", Partition("y", "i"), (Inline("pad"),)),
-    Example("partition_cuts", "padded", Partition("y", "i", 0, 0, (4, 1, 4, 12)), (Inline("pad"),)),
-    Example("compute_at", "window", ComputeAt("t", "y", "i.o"), (Tile("y", "i", 4),)),
-    Example(
-        "compute_at_register",
-        "row_sum19",
-        ComputeAt("result", "s", "i", "register"),
-        (CacheWrite("s", "result"),),
-    ),
-    Example("pack_layout", "filter", PackLayout("in0", ((0, 4),), (0, 2, 1))),
-    Example("pack_stage", "window", PackStage("t", ((0, 4),), (1, 0))),
-    Example("pack_stage_of_a_reduction", "grouped", PackStage("s", ((0, 5),), (0, 1))),
-    Example(
-        "pack_stage_without_a_test",
-        "filter",
-        PackStage("t", ((0, 4),), (1, 0)),
-        (CacheWrite("y", "t"), PackLayout("in0", ((0, 4),), (0, 2, 1))),
-    ),
-    Example("copy_operand", "row_sum19", CopyOperand("s", "in0", "t")),
-    Example("split_axis_of_groups", "grouped", SplitAxis("i", 4)),
-    Example(
-        "dot_product",
-        "narrow_product",
-        DotProduct("y", "k.i"),
-        (
-            PackLayout("in1", ((0, 4),), (0, 2, 1)),
-            Tile("y", "k", 4),
-            Reorder("y", ("i", "k.o", "j", "k.i")),
-            Vectorize("y", "j"),
-        ),
-    ),
-    Example(
-        "dot_product_with_a_tail", "narrow_product10", DotProduct("y", "k.i"), (Tile("y", "k", 4),)
-    ),
-    Example(
-        "matrix_tiles",
-        "tile_product",
-        MatrixTiles("y", *TILED_LOOPS),
-        TO_TILES,
-    ),
-    Example(
-        "matrix_tiles_in_groups",
-        "tile_product",
-        MatrixTiles("y", "i.i", "k.i.i.o", "j", "k.i.i.i", "k.i.o"),
-        (
-            PackLayout("in1", ((0, 4),), (0, 2, 1)),
-            Tile("y", "i", 5),
-            Tile("y", "k", 24),
-            Tile("y", "k.i", 12),
-            Tile("y", "k.i.i", 4),
-            Reorder("y", ("k.o", "i.o", "i.i", "k.i.o", "k.i.i.o", "j", "k.i.i.i")),
-            Unroll("y", "i.o"),
-        ),
-    ),
-    Example("alternate", "turned", Alternate("y", "j", "i")),
-    Example("prefetch", "vector8", Prefetch("in0", 64), (Vectorize("y", "i"),)),
-    Example(
-        "prefetch_copy",
-        "turned",
-        Prefetch("in0", 64, "rows"),
-        (CacheRead("y", "in0", "rows", ("j", "i")), ComputeAt("rows", "y", "i")),
-    ),
-    Example("digit_sums", "packed_product", DigitSums()),
-    Example("digit_sums_rounded", "packed_product", DigitSums(1)),
-    Example("wide_factors", "narrow_product", WideFactors()),
-    Example(
-        "wide_factors_dotted",
-        "narrow_product",
-        DotProduct("y", "k.i"),
-        (WideFactors(), Tile("y", "k", 2)),
-    ),
-    Example("digit_sums_dotted", "packed_product", DotProduct("parts", "byte"), (DigitSums(),)),
-    Example("unpack_weights", "packed_product", UnpackWeights()),
-    Example("unpack_weights_terms", "narrow_packed_product", UnpackWeights(2, 2)),
+    Example(name, *schedule.split(": "))
+    for name, schedule in {
+        "inline": "padded: Inline pad",
+        "merge_axes": "plane: MergeAxes i j",
+        "flatten_axes": "turned: FlattenAxes i j",
+        "im2col": "conv: Im2col oh ow",
+        "im2col_of_strides": "conv_stride2: Im2col oh ow",
+        "merge_reduce_axes": "plane_sum: MergeReduceAxes s k m",
+        "split_axis": "doubled: SplitAxis i 2",
+        "separate_window": "windows: SeparateWindow y j rows",
+        "hoist": "scaled: Hoist y j t",
+        "cache_write": "row_sum19: CacheWrite s result",
+        "cache_read": "turned: CacheRead y in0 rows ('j','i')",
+        "scan": "running_sum: Scan y",
+        "scan_vectorised": "running_sum: Scan y; Tile y j 8; Vectorize y j.i",
+        "scatter": "scattered: Scatter scatter",
+        "scatter_lanes_in_turns": "scattered_sum: Scatter scatter; Reorder scatter "
+        "('i0','i1','u','i2'); Vectorize scatter i2",
+        "split_reduction": "row_sum19: SplitReduction s k 8",
+        "split_reduction_masked": "row_sum19: SplitReduction s k 8 True",
+        "split_reduction_without_tail": "row_sum16: SplitReduction s k 8",
+        "split_reduction_again": "row_sum16: SplitReduction s k 8; SplitReduction s k.l 4",
+        "block_attention": "attention: BlockAttention 5 2",
+        "block_attention_online": "attention: BlockAttention 3 2 True",
+        "block_attention_terms": "narrow_attention: BlockAttention 6 2 False 2",
+        "compute_along": "shared_part: ComputeAt u z i; ComputeAlong t u j",
+        "tile_peel": "vector17: Tile y i 4",
+        "tile_shift": "vector17: Tile y i 4 shift",
+        "tile_pad": "vector17: Tile y i 32 pad",
+        "tile_mask": "vector17: Tile y i 4 mask",
+        "tile_mask_vectorised": "vector17: Tile y i 4 mask; Vectorize y i.i",
+        "compute_at_in_masked_tile": "window: Tile y i 3 mask; Tile t i 2 mask; ComputeAt t y i.o",
+        "fuse": "plane: Fuse y ('i','j') f",
+        "reorder": "plane: Reorder y ('j','i')",
+        "vectorize": "vector8: Vectorize y i",
+        "unroll": "vector8: Unroll y i",
+        "parallelize": "vector9: Parallelize y i 2",
+        "partition": "padded: Inline pad; Partition y i",
+        "partition_cuts": "padded: Inline pad; Partition y i 0 0 (4,1,4,12)",
+        "compute_at": "window: Tile y i 4; ComputeAt t y i.o",
+        "compute_at_register": "row_sum19: CacheWrite s result; ComputeAt result s i register",
+        "pack_layout": "filter: PackLayout in0 ((0,4),) (0,2,1)",
+        "pack_stage": "window: PackStage t ((0,4),) (1,0)",
+        "pack_stage_of_a_reduction": "grouped: PackStage s ((0,5),) (0,1)",
+        "pack_stage_without_a_test": "filter: CacheWrite y t; PackLayout in0 ((0,4),) (0,2,1); "
+        "PackStage t ((0,4),) (1,0)",
+        "copy_operand": "row_sum19: CopyOperand s in0 t",
+        "split_axis_of_groups": "grouped: SplitAxis i 4",
+        "dot_product": "narrow_product: PackLayout in1 ((0,4),) (0,2,1); Tile y k 4; Reorder y "
+        "('i','k.o','j','k.i'); Vectorize y j; DotProduct y k.i",
+        "dot_product_with_a_tail": "narrow_product10: Tile y k 4; DotProduct y k.i",
+        "matrix_tiles": f"tile_product: {TO_TILES}; MatrixTiles y i.i k.i.o j.i k.i.i",
+        "matrix_tiles_in_groups": "tile_product: PackLayout in1 ((0,4),) (0,2,1); Tile y i 5; "
+        "Tile y k 24; Tile y k.i 12; Tile y k.i.i 4; Reorder y "
+        "('k.o','i.o','i.i','k.i.o','k.i.i.o','j','k.i.i.i'); Unroll y "
+        "i.o; MatrixTiles y i.i k.i.i.o j k.i.i.i k.i.o",
+        "alternate": "turned: Alternate y j i",
+        "prefetch": "vector8: Vectorize y i; Prefetch in0 64",
+        "prefetch_copy": "turned: CacheRead y in0 rows ('j','i'); ComputeAt rows y i; Prefetch "
+        "in0 64 rows",
+        "digit_sums": "packed_product: DigitSums",
+        "digit_sums_rounded": "packed_product: DigitSums 1",
+        "wide_factors": "narrow_product: WideFactors",
+        "wide_factors_dotted": "narrow_product: WideFactors; Tile y k 2; DotProduct y k.i",
+        "digit_sums_dotted": "packed_product: DigitSums; DotProduct parts byte",
+        "unpack_weights": "packed_product: UnpackWeights",
+        "unpack_weights_terms": "narrow_packed_product: UnpackWeights 2 2",
+    }.items()
 ]
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
 def test_before_and_after(example: Example, update_golden: bool) -> None:
     kernel = KERNELS[example.kernel]
-    before, after = Schedule(example.before), Schedule((*example.before, example.step))
+    before, after = Schedule(tuple(example.before)), Schedule((*example.before, example.step))
     printed = [format_loops(lower(kernel, schedule)) for schedule in (before, after)]
     text = f"{printed[0]}\n{example.step}\n\n{printed[1]}"
     check_golden(f"loops/{example.name}.txt", text, update_golden)
@@ -265,385 +184,202 @@ def test_the_docstring_of_pack_layout() -> None:
     assert step.layout.shape((64, 32, 3, 3)) == (8, 32, 3, 3, 8)
 
 
-@dataclass(frozen=True, slots=True)
 class Refusal:
-    """A step that does not fit, and the reason that the error gives."""
+    """A step that does not fit behind others, and the reason that the error gives."""
 
-    kernel: str
-    step: Step
-    reason: str
-    before: tuple[Step, ...] = ()
+    def __init__(self, kernel: str, steps: str, reason: str) -> None:
+        self.kernel, self.reason = kernel, reason
+        *self.before, self.step = steps_of(steps)
 
 
 REFUSALS = [
-    Refusal("row_sum19", Inline("s"), "a reduction cannot be inlined"),
-    Refusal("plane", Inline("y"), "the output stage cannot be inlined"),
-    Refusal("plane", MergeAxes("j", "i"), "j and i are not adjacent axes of y"),
-    Refusal(
-        "plane",
-        MergeAxes("i", "j"),
-        "axes are merged before all other steps",
-        (Tile("y", "i", 2),),
-    ),
-    Refusal("add_broadcast", MergeAxes("i1", "i2"), "relu reads in1 not along i1_i2"),
-    Refusal(
-        "windows",
-        SeparateWindow("y", "j", "rows"),
-        "windows are separated before other steps touch the stage",
-        (Tile("y", "i", 2),),
-    ),
-    Refusal("window", SeparateWindow("y", "i", "rows"), "the windows of y have no part across i"),
-    Refusal("windows", SeparateWindow("y", "n", "rows"), "y does not move along n in one way"),
-    Refusal("plane", FlattenAxes("j", "i"), "j and i are not adjacent axes of y"),
-    Refusal("window", FlattenAxes("i", "k"), "window computes more than one thing, or sums"),
-    Refusal(
-        "plane",
-        FlattenAxes("i", "j"),
-        "axes are flattened before all other steps",
-        (Tile("y", "i", 2),),
-    ),
-    Refusal("plane", Im2col("i", "j"), "y reads no vectors of terms of in0"),
-    Refusal(
-        "conv",
-        Im2col("oh", "ow"),
-        "windows are gathered before all other steps",
-        (Tile("relu", "oh", 2),),
-    ),
-    Refusal("plane", SplitAxis("j", 2), "2 does not divide j of extent 5"),
-    Refusal("plane", SplitAxis("k", 2), "k is no axis of y"),
-    Refusal(
-        "plane",
-        SplitAxis("i", 2),
-        "axes are split before all other steps",
-        (Tile("y", "j", 2),),
-    ),
-    Refusal(
-        "row_sum19",
-        CacheWrite("s", "result"),
-        "the cache must be made before other steps touch the stage",
-        (Tile("s", "i", 2),),
-    ),
-    Refusal("row_sum19", CacheWrite("s", "in0"), "there is a stage or an input 'in0' already"),
-    Refusal("row_sum19", CacheWrite("s", "s"), "there is a stage or an input 's' already"),
-    Refusal(
-        "turned",
-        CacheRead("y", "in0", "rows", ("j", "i")),
-        "the cache must be made before other steps touch the stage",
-        (Tile("y", "i", 2),),
-    ),
-    Refusal(
-        "turned", CacheRead("y", "in0", "rows", ("j",)), "('j',) is no permutation of the axes of y"
-    ),
-    Refusal(
-        "turned",
-        CacheRead("y", "in2", "rows", ("j", "i")),
-        "no part of y can read in2 on its own",
-    ),
-    Refusal(
-        "row_sum19",
-        CacheRead("s", "in0", "rows", ("i",)),
-        "s reads in0 along a reduce axis",
-    ),
-    Refusal(
-        "running_maximum",
-        CacheRead("y", "in0", "rows", ("i",)),
-        "y reads in0 along a reduce axis",
-    ),
-    Refusal(
-        "plane_sum",
-        MergeReduceAxes("s", "m", "k"),
-        "m and k are not adjacent reduce axes of s",
-    ),
-    Refusal("column_sum", MergeReduceAxes("s", "k", "m"), "s reads in0 not along k_m"),
-    Refusal("scaled", Hoist("y", "k", "t"), "k is no axis of y"),
-    Refusal("scaled", Hoist("y", "i", "t"), "no part of y is computed without i"),
-    Refusal(
-        "scaled",
-        Hoist("y", "j", "t"),
-        "parts are hoisted before other steps touch the stage",
-        (Tile("y", "i", 2),),
-    ),
-    Refusal("row_sum19", Scan("s"), "s is no running reduction"),
-    Refusal(
-        "running_sum",
-        Scan("y"),
-        "a running reduction must be walked before other steps touch the stage",
-        (Unroll("y", "i"),),
-    ),
-    Refusal("running_sum", Scatter("y"), "y is no scatter"),
-    Refusal(
-        "scattered",
-        Scatter("scatter"),
-        "a scatter must be walked before other steps touch the kernel",
-        (Unroll("scatter", "i0"),),
-    ),
-    Refusal("row_sum19", SplitReduction("s", "i", 8), "i is no reduce axis of s"),
-    Refusal("row_sum19", SplitReduction("s", "k", 0), "there must be at least 1 lane"),
-    Refusal("row_sum19", SplitReduction("s", "k", 32), "extent 19 is below 32 lanes"),
-    Refusal(
-        "row_sum19",
-        SplitReduction("s", "k", 8),
-        "a reduction must be split before other steps touch the stage",
-        (Unroll("s", "i"),),
-    ),
-    Refusal("vector8", Tile("y", "z", 4), "stage y has no loop 'z' (it has: i)"),
-    Refusal("vector8", Tile("t", "i", 4), "kernel vector has no stage 't'"),
-    Refusal(
-        "plane",
-        Tile("y", "f", 4),
-        "a fused loop cannot be tiled: tile its parts, then fuse",
-        (Fuse("y", ("i", "j"), "f"),),
-    ),
-    Refusal("vector8", Tile("y", "i", 0), "the factor must be at least 1"),
-    Refusal("vector8", Tile("y", "i", 4, "wrap"), "unknown tail 'wrap' (peel, shift, mask or pad)"),
-    *(
-        Refusal(
-            "row_sum19",
-            Tile("s", "k", 4, tail),
-            "a reduce axis can only be peeled: its tiles are summed up",
-        )
-        for tail in ("shift", "mask")
-    ),
-    Refusal("plane", Fuse("y", ("j", "i"), "f"), "loops ('j', 'i') are not adjacent in ('i', 'j')"),
-    Refusal("plane", Fuse("y", (), "f"), "there must be loops to fuse"),
-    Refusal("plane", Fuse("y", ("i", "j"), "j"), "stage y has or had a loop called j"),
-    Refusal(
-        "plane",
-        Tile("y", "i.o", 2),
-        "stage y has or had a loop called i.o.o or i.o.i",
-        (Fuse("y", ("j",), "i.o.i"), Tile("y", "i", 2)),
-    ),
-    Refusal("row_sum19", Fuse("s", ("i", "k"), "f"), "reduce axes cannot be fused"),
-    Refusal("plane", Reorder("y", ("i",)), "('i',) is no permutation of the loops ('i', 'j')"),
-    Refusal(
-        "row_sum19", Vectorize("s", "k"), "a reduce axis cannot be vectorised (see SplitReduction)"
-    ),
-    Refusal(
-        "plane", Vectorize("y", "j"), "the stage is vectorised already", (Vectorize("y", "i"),)
-    ),
-    Refusal("plane", Unroll("y", "k"), "stage y has no loop 'k' (it has: i, j)"),
-    Refusal(
-        "plane",
-        Parallelize("y", "j"),
-        "only the outermost loop over an output axis runs in parallel",
-    ),
-    Refusal(
-        "row_sum19",
-        Parallelize("s", "k"),
-        "only the outermost loop over an output axis runs in parallel",
-        (Reorder("s", ("k", "i")),),
-    ),
-    Refusal("plane", Parallelize("y", "i", 0), "each thread must get at least 1 chunk"),
-    Refusal(
-        "plane",
-        Partition("y", "i", -1),
-        "the number of iterations that stand alone cannot be negative",
-    ),
-    Refusal("plane", Partition("y", "k"), "stage y has no loop 'k' (it has: i, j)"),
-    Refusal("padded", ComputeAt("y", "pad", "i"), "y does not come before pad"),
-    Refusal("padded", ComputeAt("pad", "y", "j"), "stage y has no loop 'j' (it has: i)"),
-    Refusal(
-        "window",
-        ComputeAt("t", "y", "i", "tile"),
-        "unknown scope 'tile' (register, stack or workspace)",
-    ),
-    Refusal(
-        "window",
-        ComputeAt("t", "y", "i"),
-        "the lanes of Vectorize('y', 'i') share it",
-        (Vectorize("y", "i"),),
-    ),
-    Refusal("filter", PackLayout("in1", (), (0, 1)), "the kernel has no input 'in1'"),
-    Refusal(
-        "plane",
-        PackLayout("in0", (), (1, 0)),
-        "in0 is no constant: its layout is not ours to choose",
-    ),
-    Refusal("filter", PackLayout("in0", ((2, 4),), (0, 1, 2)), "in0 has 2 dimensions"),
-    Refusal(
-        "filter",
-        PackLayout("in0", ((0, 4),), (0, 1)),
-        "(0, 1) is no permutation of the split dimensions",
-    ),
-    Refusal("filter", PackLayout("in0", ((0, 0),), (0, 1, 2)), "the factors must be at least 1"),
-    Refusal(
-        "filter",
-        PackLayout("in0", (), (0, 1), 2),
-        "winograd=2 does not fit: there is no Winograd step",
-    ),
-    Refusal(
-        "conv",
-        PackLayout("in1", (), (0, 1, 2, 3)),
-        "winograd=0 does not fit: there is Winograd(m=2)",
-        (Winograd(2), *packed_filter(2)),
-    ),
-    Refusal(
-        "conv",
-        *packed_filter(4),
-        "winograd=4 does not fit: there is Winograd(m=2)",
-        (Winograd(2), *packed_filter(2)),
-    ),
-    Refusal(
-        "weights",
-        PackLayout("in0", (), (0,)),
-        "axes of in0 are merged: it cannot be packed",
-        (MergeAxes("i", "j"),),
-    ),
-    Refusal("window", PackStage("y", (), (0,)), "the layout of the output is not ours to choose"),
-    Refusal("window", PackStage("t", ((1, 4),), (0, 1)), "t has 1 axes"),
-    Refusal("window", PackStage("t", ((0, 0),), (0, 1)), "the factors must be at least 1"),
-    Refusal(
-        "window",
-        PackStage("t", ((0, 4),), (0,)),
-        "(0,) is no permutation of the split axes",
-    ),
-    Refusal(
-        "window",
-        PackStage("t", ((0, 4),), (0, 1)),
-        "a stage is packed before other steps touch it",
-        (Tile("t", "i", 2),),
-    ),
-    Refusal(
-        "row_sum19",
-        CopyOperand("s", "in0", "t"),
-        "an operand is copied before other steps touch the stage that reads it",
-        (Tile("s", "i", 2),),
-    ),
-    Refusal(
-        "filter",
-        CopyOperand("y", "in0", "t"),
-        "in0 is a constant: PackLayout arranges it for nothing",
-    ),
-    Refusal("window", CopyOperand("y", "in0", "copy"), "y does not read in0"),
-    Refusal("narrow_product", DotProduct("y", "j"), "j is not the innermost reduce axis of y"),
-    Refusal(
-        "row_sum16", DotProduct("s", "k"), "the terms of s are no products of narrower factors"
-    ),
-    Refusal("windows", DotProduct("y", "m"), "y is no sum in the type of its terms"),
-    Refusal(
-        "narrow_product",
-        DotProduct("y", "k"),
-        "k is a loop of another kind already",
-        (Unroll("y", "k"),),
-    ),
-    Refusal(
-        "tile_product",
-        MatrixTiles("y", *TILED_LOOPS),
-        "i.i, k.i.o, j.i, k.i.i are not the innermost loops of y",
-    ),
-    Refusal(
-        "tile_product",
-        MatrixTiles("y", "k.i.o", "i.i", "j.i", "k.i.i"),
-        "rows and lanes are axes of the result, steps and terms of the sum",
-        (*TO_TILES[:5], Reorder("y", ("k.o", "i.o", "j.o", "k.i.o", "i.i", "j.i", "k.i.i"))),
-    ),
-    Refusal(
-        "tile_product",
-        MatrixTiles("y", *TILED_LOOPS),
-        "the loop i.o over tiles is not unrolled",
-        TO_TILES[:-2],
-    ),
-    Refusal(
-        "tile_product",
-        MatrixTiles("y", "i", "k.o", "j", "k.i"),
-        "no loop of the sum encloses those that tiles run over",
-        (Tile("y", "k", 4), Reorder("y", ("i", "k.o", "j", "k.i"))),
-    ),
-    Refusal("tile_product", Alternate("y", "k", "i"), "k is no part of one output axis"),
-    Refusal("tile_product", Alternate("y", "j", "k"), "k is no whole output axis"),
-    Refusal("tile_product", Alternate("y", "i", "j"), "the loop i is not inside of j"),
-    Refusal(
-        "tile_product", Alternate("y", "j", "i"), "the loop j is not serial", (Unroll("y", "j"),)
-    ),
-    Refusal("vector8", Prefetch("in1", 64), "the kernel has no input 'in1'"),
-    Refusal("vector8", Prefetch("in0", 0), "the prefetch distance must be at least 1 element"),
-    Refusal("vector8", Prefetch("in0", 64, "x"), "kernel vector has no stage 'x'"),
-    Refusal(
-        "turned",
-        Prefetch("in0", 64, "y"),
-        "y is no copy of in0",
-        (CacheRead("y", "in0", "rows", ("j", "i")),),
-    ),
-    Refusal(
-        "turned",
-        Prefetch("in0", 64, "rows"),
-        "rows is not computed in a loop of another stage",
-        (CacheRead("y", "in0", "rows", ("j", "i")),),
-    ),
-    Refusal(
-        "matmul",
-        WideFactors(),
-        "factors are made wide of products of bytes, one of each a constant",
-    ),
-    Refusal(
-        "narrow_product",
-        WideFactors(),
-        "factors are made wide before all other steps",
-        (Tile("y", "i", 2),),
-    ),
-    Refusal("matmul", DigitSums(), "split-integer dot products need a product with packed weights"),
-    Refusal(
-        "packed_product",
-        DigitSums(),
-        "the algorithm is chosen before all other steps",
-        (Tile("product", "n", 2),),
-    ),
-    Refusal(
-        "matmul",
-        UnpackWeights(),
-        "weights are unpacked of a product that has them packed in words",
-    ),
-    Refusal(
-        "packed_product",
-        UnpackWeights(),
-        "weights are unpacked before all other steps",
-        (Tile("product", "n", 2),),
-    ),
-    Refusal(
-        "packed_product",
-        UnpackWeights(2, 2),
-        "products of 2 terms need data of a narrow type",
-    ),
-    Refusal(
-        "narrow_packed_product",
-        UnpackWeights(2, 3),
-        "products of 3 terms in 2 lanes do not fit words of 8 weights",
-    ),
-    Refusal("matmul", Winograd(2), "Winograd needs a blocked 3x3 convolution of stride 1"),
-    Refusal("conv", Winograd(3), "no Winograd transform F(3, 3)"),
-    Refusal("conv", Winograd(2), "the filter needs PackLayout('in1', ..., winograd=2)"),
-    Refusal("matmul", BlockAttention(4, 2), "matmul_add_relu is no attention of f32 operands"),
-    Refusal("attention", BlockAttention(6, 2), "no blocks of 6 keys in groups of 2"),
-    Refusal(
-        "attention",
-        BlockAttention(4, 2, terms=2),
-        "products of 2 terms need operands of one narrow type",
-    ),
-    Refusal(
-        "narrow_attention",
-        BlockAttention(5, 2, terms=2),
-        "5 keys or 4 features are no whole steps",
-    ),
-    Refusal(
-        "shared_part",
-        ComputeAlong("t", "u", "j"),
-        "u is not computed in a loop of another stage",
-    ),
-    Refusal("shared_part", ComputeAlong("u", "t", "j"), "u does not come before t"),
-    Refusal("shared_part", ComputeAlong("t", "z", "i"), "z lacks an axis of t"),
-    Refusal(
-        "conv",
-        Winograd(2),
-        "the algorithm is chosen before all other steps",
-        (Tile("relu", "ow", 2),),
-    ),
+    Refusal(kernel, *refused.split(": ", 1))
+    for kernel, refusals in {
+        "row_sum19": (
+            "Inline s: a reduction cannot be inlined",
+            "Tile s i 2; CacheWrite s result: the cache must be made before other steps touch "
+            "the stage",
+            "CacheWrite s in0: there is a stage or an input 'in0' already",
+            "CacheWrite s s: there is a stage or an input 's' already",
+            "CacheRead s in0 rows ('i',): s reads in0 along a reduce axis",
+            "Scan s: s is no running reduction",
+            "SplitReduction s i 8: i is no reduce axis of s",
+            "SplitReduction s k 0: there must be at least 1 lane",
+            "SplitReduction s k 32: extent 19 is below 32 lanes",
+            "Unroll s i; SplitReduction s k 8: a reduction must be split before other steps "
+            "touch the stage",
+            "Tile s k 4 shift: a reduce axis can only be peeled: its tiles are summed up",
+            "Tile s k 4 mask: a reduce axis can only be peeled: its tiles are summed up",
+            "Fuse s ('i','k') f: reduce axes cannot be fused",
+            "Vectorize s k: a reduce axis cannot be vectorised (see SplitReduction)",
+            "Reorder s ('k','i'); Parallelize s k: only the outermost loop over an output axis "
+            "runs in parallel",
+            "Tile s i 2; CopyOperand s in0 t: an operand is copied before other steps touch the "
+            "stage that reads it",
+        ),
+        "plane": (
+            "Inline y: the output stage cannot be inlined",
+            "MergeAxes j i: j and i are not adjacent axes of y",
+            "Tile y i 2; MergeAxes i j: axes are merged before all other steps",
+            "FlattenAxes j i: j and i are not adjacent axes of y",
+            "Tile y i 2; FlattenAxes i j: axes are flattened before all other steps",
+            "Im2col i j: y reads no vectors of terms of in0",
+            "SplitAxis j 2: 2 does not divide j of extent 5",
+            "SplitAxis k 2: k is no axis of y",
+            "Tile y j 2; SplitAxis i 2: axes are split before all other steps",
+            "Fuse y ('i','j') f; Tile y f 4: a fused loop cannot be tiled: tile its parts, then "
+            "fuse",
+            "Fuse y ('j','i') f: loops ('j', 'i') are not adjacent in ('i', 'j')",
+            "Fuse y () f: there must be loops to fuse",
+            "Fuse y ('i','j') j: stage y has or had a loop called j",
+            "Fuse y ('j',) i.o.i; Tile y i 2; Tile y i.o 2: stage y has or had a loop called "
+            "i.o.o or i.o.i",
+            "Reorder y ('i',): ('i',) is no permutation of the loops ('i', 'j')",
+            "Vectorize y i; Vectorize y j: the stage is vectorised already",
+            "Unroll y k: stage y has no loop 'k' (it has: i, j)",
+            "Parallelize y j: only the outermost loop over an output axis runs in parallel",
+            "Parallelize y i 0: each thread must get at least 1 chunk",
+            "Partition y i -1: the number of iterations that stand alone cannot be negative",
+            "Partition y k: stage y has no loop 'k' (it has: i, j)",
+            "PackLayout in0 () (1,0): in0 is no constant: its layout is not ours to choose",
+        ),
+        "add_broadcast": ("MergeAxes i1 i2: relu reads in1 not along i1_i2",),
+        "windows": (
+            "Tile y i 2; SeparateWindow y j rows: windows are separated before other steps touch "
+            "the stage",
+            "SeparateWindow y n rows: y does not move along n in one way",
+            "DotProduct y m: y is no sum in the type of its terms",
+        ),
+        "window": (
+            "SeparateWindow y i rows: the windows of y have no part across i",
+            "FlattenAxes i k: window computes more than one thing, or sums",
+            "ComputeAt t y i tile: unknown scope 'tile' (register, stack or workspace)",
+            "Vectorize y i; ComputeAt t y i: the lanes of Vectorize('y', 'i') share it",
+            "PackStage y () (0,): the layout of the output is not ours to choose",
+            "PackStage t ((1,4),) (0,1): t has 1 axes",
+            "PackStage t ((0,0),) (0,1): the factors must be at least 1",
+            "PackStage t ((0,4),) (0,): (0,) is no permutation of the split axes",
+            "Tile t i 2; PackStage t ((0,4),) (0,1): a stage is packed before other steps touch it",
+            "CopyOperand y in0 copy: y does not read in0",
+        ),
+        "conv": (
+            "Tile relu oh 2; Im2col oh ow: windows are gathered before all other steps",
+            "Winograd 2; PackLayout in1 () (0,1,2,3) 2; PackLayout in1 () (0,1,2,3): winograd=0 "
+            "does not fit: there is Winograd(m=2)",
+            "Winograd 2; PackLayout in1 () (0,1,2,3) 2; PackLayout in1 () (0,1,2,3) 4: "
+            "winograd=4 does not fit: there is Winograd(m=2)",
+            "Winograd 3: no Winograd transform F(3, 3)",
+            "Winograd 2: the filter needs PackLayout('in1', ..., winograd=2)",
+            "Tile relu ow 2; Winograd 2: the algorithm is chosen before all other steps",
+        ),
+        "turned": (
+            "Tile y i 2; CacheRead y in0 rows ('j','i'): the cache must be made before other "
+            "steps touch the stage",
+            "CacheRead y in0 rows ('j',): ('j',) is no permutation of the axes of y",
+            "CacheRead y in2 rows ('j','i'): no part of y can read in2 on its own",
+            "CacheRead y in0 rows ('j','i'); Prefetch in0 64 y: y is no copy of in0",
+            "CacheRead y in0 rows ('j','i'); Prefetch in0 64 rows: rows is not computed in a "
+            "loop of another stage",
+        ),
+        "running_maximum": ("CacheRead y in0 rows ('i',): y reads in0 along a reduce axis",),
+        "plane_sum": ("MergeReduceAxes s m k: m and k are not adjacent reduce axes of s",),
+        "column_sum": ("MergeReduceAxes s k m: s reads in0 not along k_m",),
+        "scaled": (
+            "Hoist y k t: k is no axis of y",
+            "Hoist y i t: no part of y is computed without i",
+            "Tile y i 2; Hoist y j t: parts are hoisted before other steps touch the stage",
+        ),
+        "running_sum": (
+            "Unroll y i; Scan y: a running reduction must be walked before other steps touch the "
+            "stage",
+            "Scatter y: y is no scatter",
+        ),
+        "scattered": (
+            "Unroll scatter i0; Scatter scatter: a scatter must be walked before other steps "
+            "touch the kernel",
+        ),
+        "vector8": (
+            "Tile y z 4: stage y has no loop 'z' (it has: i)",
+            "Tile t i 4: kernel vector has no stage 't'",
+            "Tile y i 0: the factor must be at least 1",
+            "Tile y i 4 wrap: unknown tail 'wrap' (peel, shift, mask or pad)",
+            "Prefetch in1 64: the kernel has no input 'in1'",
+            "Prefetch in0 0: the prefetch distance must be at least 1 element",
+            "Prefetch in0 64 x: kernel vector has no stage 'x'",
+        ),
+        "padded": (
+            "ComputeAt y pad i: y does not come before pad",
+            "ComputeAt pad y j: stage y has no loop 'j' (it has: i)",
+        ),
+        "filter": (
+            "PackLayout in1 () (0,1): the kernel has no input 'in1'",
+            "PackLayout in0 ((2,4),) (0,1,2): in0 has 2 dimensions",
+            "PackLayout in0 ((0,4),) (0,1): (0, 1) is no permutation of the split dimensions",
+            "PackLayout in0 ((0,0),) (0,1,2): the factors must be at least 1",
+            "PackLayout in0 () (0,1) 2: winograd=2 does not fit: there is no Winograd step",
+            "CopyOperand y in0 t: in0 is a constant: PackLayout arranges it for nothing",
+        ),
+        "weights": (
+            "MergeAxes i j; PackLayout in0 () (0,): axes of in0 are merged: it cannot be packed",
+        ),
+        "narrow_product": (
+            "DotProduct y j: j is not the innermost reduce axis of y",
+            "Unroll y k; DotProduct y k: k is a loop of another kind already",
+            "Tile y i 2; WideFactors: factors are made wide before all other steps",
+        ),
+        "row_sum16": ("DotProduct s k: the terms of s are no products of narrower factors",),
+        "tile_product": (
+            "MatrixTiles y i.i k.i.o j.i k.i.i: i.i, k.i.o, j.i, k.i.i are not the innermost "
+            "loops of y",
+            "PackLayout in1 ((0,4),) (0,2,1); Tile y i 5; Tile y j 3; Tile y k 12; Tile y k.i 4; "
+            "Reorder y ('k.o','i.o','j.o','k.i.o','i.i','j.i','k.i.i'); MatrixTiles y k.i.o i.i "
+            "j.i k.i.i: rows and lanes are axes of the result, steps and terms of the sum",
+            "PackLayout in1 ((0,4),) (0,2,1); Tile y i 5; Tile y j 3; Tile y k 12; Tile y k.i 4; "
+            "Reorder y ('k.o','i.o','j.o','i.i','k.i.o','j.i','k.i.i'); MatrixTiles y i.i k.i.o "
+            "j.i k.i.i: the loop i.o over tiles is not unrolled",
+            "Tile y k 4; Reorder y ('i','k.o','j','k.i'); MatrixTiles y i k.o j k.i: no loop of "
+            "the sum encloses those that tiles run over",
+            "Alternate y k i: k is no part of one output axis",
+            "Alternate y j k: k is no whole output axis",
+            "Alternate y i j: the loop i is not inside of j",
+            "Unroll y j; Alternate y j i: the loop j is not serial",
+        ),
+        "matmul": (
+            "WideFactors: factors are made wide of products of bytes, one of each a constant",
+            "DigitSums: split-integer dot products need a product with packed weights",
+            "UnpackWeights: weights are unpacked of a product that has them packed in words",
+            "Winograd 2: Winograd needs a blocked 3x3 convolution of stride 1",
+            "BlockAttention 4 2: matmul_add_relu is no attention of f32 operands",
+        ),
+        "packed_product": (
+            "Tile product n 2; DigitSums: the algorithm is chosen before all other steps",
+            "Tile product n 2; UnpackWeights: weights are unpacked before all other steps",
+            "UnpackWeights 2 2: products of 2 terms need data of a narrow type",
+        ),
+        "narrow_packed_product": (
+            "UnpackWeights 2 3: products of 3 terms in 2 lanes do not fit words of 8 weights",
+        ),
+        "attention": (
+            "BlockAttention 6 2: no blocks of 6 keys in groups of 2",
+            "BlockAttention 4 2 False 2: products of 2 terms need operands of one narrow type",
+        ),
+        "narrow_attention": (
+            "BlockAttention 5 2 False 2: 5 keys or 4 features are no whole steps",
+        ),
+        "shared_part": (
+            "ComputeAlong t u j: u is not computed in a loop of another stage",
+            "ComputeAlong u t j: u does not come before t",
+            "ComputeAlong t z i: z lacks an axis of t",
+        ),
+    }.items()
+    for refused in refusals
 ]
 
 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=lambda item: type(item.step).__name__)
 def test_a_step_that_does_not_fit_is_refused(refusal: Refusal) -> None:
     schedule = Schedule((*refusal.before, refusal.step))
-    lower(KERNELS[refusal.kernel], Schedule(refusal.before))
+    lower(KERNELS[refusal.kernel], Schedule(tuple(refusal.before)))
     with pytest.raises(ScheduleError) as caught:
         lower(KERNELS[refusal.kernel], schedule)
     assert caught.value.message == f"{refusal.step}: {refusal.reason}"
