@@ -24,7 +24,7 @@ SMALL = Limits(bytes=1 << 20, nodes=100)
 
 
 def shaped(operator: str, *shape: int) -> onnx.ModelProto:
-    nodes = [node(operator, "x s")]
+    nodes = f"{operator} x s"
     return model(nodes, [tensor("x", [4])], constants={"s": integers(*shape)})
 
 
@@ -43,7 +43,7 @@ def doubled(count: int, **constants: np.ndarray) -> onnx.ModelProto:
     ("proto", "message"),
     [
         (shaped("Reshape", *(1,) * 64, 4), "a value of node 'y' has 65 dimensions"),
-        (model([node("Relu", "x")], [tensor("x", [1] * 65)]), "input 'x' has 65"),
+        (model("Relu x", [tensor("x", [1] * 65)]), "input 'x' has 65"),
         (
             model(
                 [
@@ -84,12 +84,10 @@ def test_values_between_kernels_beyond_the_limits_are_refused(proto: onnx.ModelP
 
 def test_values_that_no_kernel_has_in_memory_may_be_as_large_as_they_are() -> None:
     """The scores of attention, at the greatest of many lengths, are never there as a whole."""
-    nodes = [
-        node("Transpose", "x", "t", perm=[0, 2, 1]),
-        node("MatMul", "x t", "scores"),
-        node("Softmax", "scores", "weights", axis=-1),
-        node("MatMul", "weights x"),
-    ]
+    nodes = (
+        "t = Transpose x perm=[0,2,1]; scores = MatMul x t; weights = Softmax scores axis=-1; "
+        "MatMul weights x"
+    )
     graph = import_model_proto(model(nodes, [tensor("x", [1, 4096, 16])]), limits=SMALL)
     assert graph.types["scores"].bytes > 16 * SMALL.bytes
     compile_model(graph, limits=SMALL)
@@ -120,7 +118,7 @@ def test_constants_are_folded_only_as_far_as_they_are_allowed() -> None:
 
 def test_long_computations_are_not_folded() -> None:
     extent = 2000
-    nodes = [node("MatMul", "a a", "p"), node("MatMul", "x p")]
+    nodes = "p = MatMul a a; MatMul x p"
     constants = {"a": np.ones((extent, extent), np.float32)}
     graph = import_model_proto(model(nodes, [tensor("x", [1, extent])], constants=constants))
     assert len(fold_constants.run(graph).nodes) == 2

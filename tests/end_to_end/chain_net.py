@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 
-from tests.compiler.frontend.onnx_models import model, node, tensor
+from tests.compiler.frontend.onnx_models import model, tensor
 
 SHAPE = (1, 16, 56, 56)
 
@@ -22,11 +22,8 @@ def chain_net() -> onnx.ModelProto:
         "filter": weights(96, 1, 3, 3),
         "project": weights(32, 96, 1, 1),
     }
-    nodes = [
-        node("Conv", "x expand", "a"),
-        node("Relu", "a", "b"),
-        node("Conv", "b filter", "c", group=96, strides=[2, 2], pads=[1, 1, 1, 1]),
-        node("Relu", "c", "d"),
-        node("Conv", "d project", "y"),
-    ]
+    nodes = (
+        "a = Conv x expand; b = Relu a; c = Conv b filter group=96 strides=[2,2] pads=[1,1,1,1]; "
+        "d = Relu c; Conv d project"
+    )
     return model(nodes, [tensor("x", SHAPE)], constants=constants)

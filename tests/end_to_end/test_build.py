@@ -14,7 +14,7 @@ import onnx
 import pytest
 
 from tests.compiler.frontend.onnx_models import model as model_of
-from tests.compiler.frontend.onnx_models import node, tensor
+from tests.compiler.frontend.onnx_models import tensor
 from tests.end_to_end.tiny_model import tiny_model
 from tests.processes import python
 from tests.targets import target_named
@@ -79,13 +79,10 @@ def two_convolutions() -> onnx.ModelProto:
         name: 0.1 * rng.standard_normal(shape).astype(np.float32)
         for name, shape in (("v", (16, 16, 3, 3)), ("w", (32, 16, 3, 3)))
     }
-    nodes = [
-        node("Conv", "x v", "a", pads=[1, 1, 1, 1]),
-        node("Relu", "a", "b"),
-        node("Conv", "b w", "c", pads=[1, 1, 1, 1]),
-        node("Relu", "c", "d"),
-        node("ReduceSum", "d", keepdims=0),
-    ]
+    nodes = (
+        "a = Conv x v pads=[1,1,1,1]; b = Relu a; c = Conv b w pads=[1,1,1,1]; d = Relu c; "
+        "ReduceSum d keepdims=0"
+    )
     return model_of(nodes, [tensor("x", [1, 16, 12, 12])], constants=weights)
 
 

@@ -19,7 +19,7 @@ DATA = np.arange(6, dtype=np.float32).reshape(2, 3)  # two of at most four rows 
 
 def _built(operator: str, *shape: int | str) -> Executable:
     inputs = [tensor("x", ["n", 3]), tensor("i", shape, TensorProto.INT64)]
-    proto = model([node(operator, "x i")], inputs, opset=18)
+    proto = model(f"{operator} x i", inputs, opset=18)
     bounds = {name: ("1..4",) for name in ("n", *shape) if isinstance(name, str)}
     return compiler.build(import_model_proto(proto, bounds))
 
@@ -37,7 +37,7 @@ def test_an_index_outside_of_what_is_there_is_refused(indices: list[int]) -> Non
 def _embedded(*sizes: int | str) -> Executable:
     """Rows of a table of three, at indices of these sizes: as tokens are embedded."""
     inputs = [tensor("i", sizes, TensorProto.INT64)]
-    proto = model([node("Gather", "table i")], inputs, constants={"table": np.eye(3, dtype="f4")})
+    proto = model("Gather table i", inputs, constants={"table": np.eye(3, dtype="f4")})
     bounds = {name: ("1..4",) for name in sizes if isinstance(name, str)}
     return compiler.build(import_model_proto(proto, bounds))
 
@@ -128,11 +128,7 @@ def test_a_constant_behind_the_greatest_size_is_refused_at_import(operator: str)
 
 
 def test_no_indices_at_all_are_inside() -> None:
-    nodes = [
-        node("NonZero", "x", "places"),
-        node("Transpose", "places", "tuples"),
-        node("GatherND", "x tuples"),
-    ]
+    nodes = "places = NonZero x; tuples = Transpose places; GatherND x tuples"
     proto = model(nodes, [tensor("x", ["n", 3])], opset=18)
     executable = compiler.build(import_model_proto(proto, {"n": ("1..4",)}))
     assert executable.run({"x": np.zeros((2, 3), np.float32)})["y"].shape == (0,)
@@ -142,7 +138,7 @@ def test_no_indices_at_all_are_inside() -> None:
 @pytest.mark.parametrize("count", [3, -1])
 def test_more_results_than_there_are_elements_are_refused(count: int) -> None:
     inputs = [tensor("x", ["n", 3]), tensor("k", [1], TensorProto.INT64)]
-    proto = model([node("TopK", "x k", "y places", axis=0)], inputs, opset=18)
+    proto = model("y places = TopK x k axis=0", inputs, opset=18)
     executable = compiler.build(import_model_proto(proto, {"n": ("1..4",)}))
     with pytest.raises(InputError, match=r"input 'k' .* asks for k results .* \(n is 2\)"):
         executable.run({"x": DATA, "k": np.array([count])})
@@ -151,7 +147,7 @@ def test_more_results_than_there_are_elements_are_refused(count: int) -> None:
 
 def test_a_condition_that_is_true_behind_the_data_is_refused() -> None:
     inputs = [tensor("x", ["n", 3]), tensor("c", ["m"], TensorProto.BOOL)]
-    proto = model([node("Compress", "x c", axis=0)], inputs, opset=18)
+    proto = model("Compress x c axis=0", inputs, opset=18)
     bounds = {"n": ("1..4",), "m": ("1..4",)}
     executable = compiler.build(import_model_proto(proto, bounds))
     assert executable.run({"x": DATA, "c": np.array([False, True, False])})["y"].shape == (1, 3)

@@ -77,13 +77,10 @@ def test_a_shape_to_expand_to_may_have_1_where_the_data_has_its_size() -> None:
 def test_one_row_or_all_expand_to_as_many_as_the_past_and_they_are() -> None:
     """A causal mask [tokens, tokens] as onnxruntime-genai's builder expands it in fp16."""
     inputs = [tensor("x", ["h", "h"]), tensor("past", ["q", 2])]
-    nodes = [
-        node("Shape", "x", "sx", start=0, end=1),
-        node("Shape", "past", "sp", start=0, end=1),
-        node("Add", "sx sp", "total"),
-        node("Concat", "sx total", "to", axis=0),
-        node("Expand", "x to"),
-    ]
+    nodes = (
+        "sx = Shape x start=0 end=1; sp = Shape past start=0 end=1; total = Add sx sp; "
+        "to = Concat sx total axis=0; Expand x to"
+    )
     proto = model(nodes, inputs, opset=18)
     executable = compiler.build(
         import_model_proto(proto, {"h": ("1..4",), "q": ("0..6",)}), threads=1
@@ -96,7 +93,7 @@ def test_one_row_or_all_expand_to_as_many_as_the_past_and_they_are() -> None:
 
 
 def test_different_slices_of_open_size() -> None:
-    proto = model([node("Unique", "x", axis=1)], [tensor("x", ["h", 4])], opset=18)
+    proto = model("Unique x axis=1", [tensor("x", ["h", 4])], opset=18)
     executable = compiler.build(import_model_proto(proto, {"h": ("2..6",)}))
     x = np.array([[1, 0, 1, 0], [2, 3, 2, 1], [0, 0, 0, 0]], np.float32)
     assert executable.run({"x": x})["y"].tolist() == [[0, 0, 1], [1, 3, 2], [0, 0, 0]]

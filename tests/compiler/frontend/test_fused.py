@@ -149,12 +149,7 @@ def test_product_between_two_reshapes_is_fused_with_what_follows(
 
 
 def test_product_that_is_read_as_a_matrix_too_is_right() -> None:
-    nodes = [
-        node("Reshape", "x matrix", "m"),
-        node("Gemm", "m w", "p"),
-        node("Reshape", "p whole"),
-        node("Transpose", "p", "t"),
-    ]
+    nodes = "m = Reshape x matrix; p = Gemm m w; Reshape p whole; t = Transpose p"
     constants = {"w": floats(16, 8), "matrix": np.array([-1, 16]), "whole": np.array([2, 5, 8])}
     inputs = [tensor("x", (2, 5, 16))]
     model = graph_of(nodes, inputs, ["y", "t"], constants, domains={"com.microsoft": 1})

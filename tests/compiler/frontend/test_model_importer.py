@@ -31,13 +31,9 @@ from tunefarm.compiler.limits import Limits
 def test_shape_computation_leaves_one_reshape() -> None:
     """x.view(x.size(0), -1), as exporters write it."""
     proto = model(
-        [
-            node("Shape", "x", "shape"),
-            node("Gather", "shape zero", "batch", axis=0),
-            node("Unsqueeze", "batch axes", "batches"),
-            node("Concat", "batches minus_one", "wanted", axis=0),
-            node("Reshape", "x wanted"),
-        ],
+        "shape = Shape x; batch = Gather shape zero axis=0; "
+        "batches = Unsqueeze batch axes; wanted = Concat batches minus_one axis=0; "
+        "Reshape x wanted",
         [tensor("x", [2, 3, 5])],
         constants={"zero": np.array(0), "axes": integers(0), "minus_one": integers(-1)},
     )
@@ -92,7 +88,7 @@ def test_what_the_reference_evaluator_refuses_is_converted(monkeypatch: pytest.M
         raise ImportModelError("refused")
 
     monkeypatch.setattr("tunefarm.compiler.frontend.model_importer.evaluate_node", refuse)
-    nodes = [node("Mul", "a a", "b"), node("Add", "x b")]
+    nodes = "b = Mul a a; Add x b"
     proto = model(nodes, [tensor("x", [2])], constants={"a": np.array([2, 3], np.float32)})
     assert [n.operator for n in import_model_proto(proto).nodes] == ["mul", "add"]
 
@@ -109,14 +105,9 @@ def test_long_shape_chain_is_folded() -> None:
 
 def test_every_unsupported_operator_is_listed_at_once() -> None:
     proto = model(
-        [
-            node("ImageDecoder", "x", "a", name="first"),
-            node("Invented", "a", "b", name="second"),
-            node("Invented", "x", "c", name="third"),
-            node("Relu", "b", "d", name="fine"),
-            node("LpNormalization", "x", "e", name="fourth", p=3),
-            node("Other", "d", name="fifth", domain="com.example"),
-        ],
+        "a = ImageDecoder x name=first; b = Invented a name=second; "
+        "c = Invented x name=third; d = Relu b name=fine; "
+        "e = LpNormalization x name=fourth p=3; Other d name=fifth domain=com.example",
         [tensor("x", [1, 2, 4])],
     )
     with pytest.raises(UnsupportedOperatorError) as caught:
@@ -136,7 +127,7 @@ def test_every_unsupported_operator_is_listed_at_once() -> None:
 
 def test_unsupported_operators_are_told_before_other_errors() -> None:
     proto = model(
-        [node("Add", "x w", "a"), node("Invented", "a", name="one")],
+        "a = Add x w; Invented a name=one",
         [tensor("x", [2])],
         constants={"w": np.ones(3, np.float32)},
     )
@@ -151,7 +142,7 @@ def test_operator_version_that_is_not_covered_is_refused(monkeypatch: pytest.Mon
     table = {version: f for version, f in registry._CONVERTERS[key].items() if version != 22}
     monkeypatch.setitem(registry._CONVERTERS, key, table)
     proto = model(
-        [node("Conv", "x w", name="conv")],
+        "Conv x w name=conv",
         [tensor("x", [1, 1, 4])],
         constants={"w": np.ones((1, 1, 2), np.float32)},
         opset=22,
@@ -199,7 +190,7 @@ def test_schema_function_is_expanded() -> None:
     """SoftmaxCrossEntropyLoss has no converter, and its definition is a function."""
     assert ("", "SoftmaxCrossEntropyLoss") not in converted_operators()
     proto = model(
-        [node("SoftmaxCrossEntropyLoss", "x t", reduction="mean")],
+        "SoftmaxCrossEntropyLoss x t reduction=mean",
         [tensor("x", [3, 5]), tensor("t", [3], INT64)],
     )
     graph = import_model_proto(proto)
@@ -229,10 +220,7 @@ def scaled(name: str = "Scaled") -> onnx.FunctionProto:
 
 def test_local_function_is_expanded_with_its_attributes() -> None:
     proto = model(
-        [
-            node("Scaled", "x w", "m", domain="local", k=3.0),
-            node("Scaled", "m w", domain="local", k=-1.0),
-        ],
+        "m = Scaled x w domain=local k=3.0; Scaled m w domain=local k=-1.0",
         [tensor("x", [2])],
         constants={"w": np.array([1, 2], np.float32)},
         functions=[scaled()],
@@ -250,7 +238,7 @@ def test_function_that_calls_itself_is_refused() -> None:
         [helper.make_opsetid("", 18), helper.make_opsetid("local", 1)],
     )  # fmt: skip
     proto = model(
-        [node("Endless", "x", domain="local")],
+        "Endless x domain=local",
         [tensor("x", [2])],
         functions=[endless],
         domains={"local": 1},
@@ -269,7 +257,7 @@ def test_functions_that_grow_exponentially_are_refused() -> None:
         body = [node(inner, "a", "m", domain="local"), node(inner, "m", "r", domain="local")]
         functions.append(helper.make_function("local", f"F{level}", ["a"], ["r"], body, opsets))
     proto = model(
-        [node("F29", "x", domain="local")],
+        "F29 x domain=local",
         [tensor("x", [2])],
         functions=functions,
         domains={"local": 1},
@@ -325,7 +313,7 @@ def test_malformed_nodes(nodes: list[onnx.NodeProto], reason: str) -> None:
 
 def test_giant_constants_are_not_computed() -> None:
     proto = model(
-        [node("ConstantOfShape", "shape", "a"), node("Add", "a x")],
+        "a = ConstantOfShape shape; Add a x",
         [tensor("x", [1])],
         constants={"shape": integers(2**20, 2**20)},
     )
@@ -336,12 +324,7 @@ def test_giant_constants_are_not_computed() -> None:
 def test_outputs_keep_their_names() -> None:
     """An output may be an input, a constant, or a value that has another name already."""
     proto = model(
-        [
-            node("Identity", "x", "copy"),
-            node("Relu", "x", "r"),
-            node("Identity", "r", "r2"),
-            node("Constant", "", "c", value_floats=[1.0, 2.0]),
-        ],
+        "copy = Identity x; r = Relu x; r2 = Identity r; c = Constant value_floats=[1.0,2.0]",
         [tensor("x", [2])],
         ["x", "copy", "r", "r2", "c"],
     )
@@ -357,7 +340,7 @@ def test_outputs_keep_their_names() -> None:
 
 def test_nodes_remember_their_source() -> None:
     proto = model(
-        [node("Gelu", "x", "g", name="activation"), node("ReduceL2", "g")],
+        "g = Gelu x name=activation; ReduceL2 g",
         [tensor("x", [2])],
         opset=20,
     )

@@ -27,7 +27,7 @@ from tunefarm.compiler.types.extents import FixedInput, Given
 
 
 def relu(shape: Sequence[int | str | None] | None, dtype: int = 1) -> onnx.ModelProto:
-    return model([node("Relu", "x")], [tensor("x", shape, dtype)])
+    return model("Relu x", [tensor("x", shape, dtype)])
 
 
 def test_symbolic_dimension_is_fixed() -> None:
@@ -49,7 +49,7 @@ def test_input_without_any_shape() -> None:
 
 
 def test_symbol_settled_by_one_input_holds_for_the_others() -> None:
-    proto = model([node("Add", "a b")], [tensor("a", ["N", 4]), tensor("b", ["N", 4])])
+    proto = model("Add a b", [tensor("a", ["N", 4]), tensor("b", ["N", 4])])
     graph = import_model_proto(proto, {"a": (3, 4)})
     assert graph.types["b"].shape == (3, 4)
     with pytest.raises(ImportModelError, match="fix the dimension 'N' to 3 and to 2"):
@@ -78,13 +78,13 @@ def test_one_name_of_the_file_stands_for_sizes_that_are_given_apart(
 
 
 def test_sizes_given_apart_are_noted() -> None:
-    proto = model([node("Concat", "a b", axis=0)], [tensor("a", ["N", 4]), tensor("b", ["N", 4])])
+    proto = model("Concat a b axis=0", [tensor("a", ["N", 4]), tensor("b", ["N", 4])])
     with pytest.warns(DeclaredShapeWarning, match="axis 0 of input 'b' is called 'N'"):
         import_model_proto(proto, {"a": (3, 4), "b": (2, 4)})
 
 
 def test_unknown_input_names_the_nearest() -> None:
-    proto = model([node("Relu", "input")], [tensor("input", [2])])
+    proto = model("Relu input", [tensor("input", [2])])
     with pytest.raises(ImportModelError, match="did you mean 'input'"):
         import_model_proto(proto, {"inptu": (2,)})
 
@@ -118,14 +118,14 @@ def test_element_types_that_are_not_supported(dtype: int, name: str) -> None:
 
 def test_maps_are_refused() -> None:
     kind = helper.make_map_type_proto(INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, None))
-    proto = model([node("Relu", "x")], [helper.make_value_info("x", kind)])
+    proto = model("Relu x", [helper.make_value_info("x", kind)])
     with pytest.raises(UnsupportedOperatorError, match="map type"):
         import_model_proto(proto)
 
 
 def test_input_with_an_initializer_is_a_constant_in_old_files_and_where_it_must_be_known() -> None:
     proto = model(
-        [node("Add", "x w")],
+        "Add x w",
         [tensor("x", [2]), tensor("w", [2])],
         constants={"w": np.ones(2, np.float32)},
     )
@@ -133,7 +133,7 @@ def test_input_with_an_initializer_is_a_constant_in_old_files_and_where_it_must_
     proto.ir_version = 3
     assert import_model_proto(proto).inputs == ("x",)
     shaped = model(
-        [node("Reshape", "x shape")],
+        "Reshape x shape",
         [tensor("x", [6]), tensor("shape", [2], INT64)],
         constants={"shape": integers(2, 3)},
     )
@@ -141,7 +141,7 @@ def test_input_with_an_initializer_is_a_constant_in_old_files_and_where_it_must_
 
 
 def test_input_can_be_fixed_to_a_constant() -> None:
-    proto = model([node("Reshape", "x shape")], [tensor("x", [6]), tensor("shape", [2], INT64)])
+    proto = model("Reshape x shape", [tensor("x", [6]), tensor("shape", [2], INT64)])
     with pytest.raises(ShapeError, match="'shape'"):
         import_model_proto(proto)
     graph = import_model_proto(proto, {"shape": FixedInput.of(integers(2, -1))})
@@ -156,10 +156,10 @@ def test_fixing_an_unknown_input() -> None:
 
 
 def test_repeated_and_unnamed_inputs() -> None:
-    twice = model([node("Relu", "x")], [tensor("x", [2])] * 2)
+    twice = model("Relu x", [tensor("x", [2])] * 2)
     with pytest.raises(ImportModelError, match="'x' of the model is there twice"):
         import_model_proto(twice)
-    unnamed = model([node("Relu", "x")], [tensor("", [2])])
+    unnamed = model("Relu x", [tensor("", [2])])
     with pytest.raises(ImportModelError, match="has no name"):
         import_model_proto(unnamed)
 
@@ -235,11 +235,7 @@ def test_bounds_that_do_not_fit(
 
 
 def test_a_size_where_a_constant_is_needed_names_node_symbol_and_what_to_fix() -> None:
-    nodes = [
-        node("Shape", "x", "s"),
-        node("Gather", "s zero", "n"),
-        node("DFT", "signal n", name="picky"),
-    ]
+    nodes = "s = Shape x; n = Gather s zero; DFT signal n name=picky"
     constants = {"zero": np.array(0), "signal": np.ones((1, 8, 1), np.float32)}
     proto = model(nodes, [tensor("x", ["batch", 3])], constants=constants)
     with pytest.raises(ShapeError) as caught:

@@ -87,10 +87,7 @@ def test_blocks_of_weights_may_have_any_finite_scale() -> None:
     def model(scale: float) -> onnx.ModelProto:
         constants: dict[str, Array] = {"scales": np.array([[0.5, scale]], np.float32)}
         constants["weights"] = np.ones((4, 2), np.int8)
-        nodes = [
-            node("DequantizeLinear", "weights scales", "w", axis=0, block_size=4),
-            node("MatMul", "x w"),
-        ]
+        nodes = "w = DequantizeLinear weights scales axis=0 block_size=4; MatMul x w"
         return model_of(nodes, [tensor("x", (3, 4))], constants=constants, opset=21)
 
     for scale in (0.0, -0.5):

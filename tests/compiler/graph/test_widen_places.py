@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.compiler.frontend.onnx_models import model, node, tensor
+from tests.compiler.frontend.onnx_models import model, tensor
 from tests.compiler.frontend.sized_models import check_sizes
 from tests.compiler.graph.graph_helpers import operators
 from tests.compiler.runtime.sized_graphs import SizedMaker, symbol
@@ -18,10 +18,7 @@ from tunefarm.compiler.types.signature import AxisSource
 
 
 def cache() -> onnx.ModelProto:
-    nodes = [
-        node("Concat", "past new", "present", axis=2),
-        node("ReduceSum", "present axes", "total", keepdims=0),
-    ]
+    nodes = "present = Concat past new axis=2; total = ReduceSum present axes keepdims=0"
     inputs = [tensor("past", ["b", 2, "past", 3]), tensor("new", ["b", 2, 1, 3])]
     return model(nodes, inputs, ["total", "present"], {"axes": np.array([2])})
 

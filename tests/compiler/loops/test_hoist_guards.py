@@ -29,11 +29,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = np.random.default_rng(0)
 
     c = CHANNELS
-    nodes = [
-        node("Conv", "x spread", "a"),
-        node("ConvTranspose", "a doubled", "s", strides=[2, 2]),
-        node("Conv", "s taps", pads=[1, 1, 1, 1]),
-    ]
+    nodes = (
+        "a = Conv x spread; s = ConvTranspose a doubled strides=[2,2]; Conv s taps pads=[1,1,1,1]"
+    )
     shapes = {"spread": (c, 2, 1, 1), "doubled": (c, c, 2, 2), "taps": (c, c, 3, 3)}
     weights = {n: rng.standard_normal(s).astype(np.float32) / 5 for n, s in shapes.items()}
     path = tmp_path_factory.mktemp("edge") / "net.onnx"

@@ -90,6 +90,7 @@ def nest(*body: Stmt) -> LoopNest:
     return LoopNest("test", (X, *NARROW), Y, body)
 
 
+USUAL = loop(store())
 J_LOOP = loop(store(), variable="j", extent=2)
 IN_RANGE = binary("lt", AT, integer(7))
 READ = cast(DType.I64, load())  # a place that is read from memory
@@ -103,7 +104,7 @@ class Rule:
     name: str
     problem: str
     broken: Stmt
-    kept: Stmt = loop(store())
+    kept: Stmt = USUAL
 
 
 RULES = [

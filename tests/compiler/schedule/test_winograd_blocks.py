@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 
 from tests.compiler.frontend.onnx_models import model as model_of
-from tests.compiler.frontend.onnx_models import node, tensor
+from tests.compiler.frontend.onnx_models import tensor
 from tunefarm import compiler
 from tunefarm.compiler.kernels.kernel import KernelCall
 from tunefarm.compiler.pipeline import compile_model
@@ -27,11 +27,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = np.random.default_rng(0)
     taps = rng.standard_normal((OUTPUTS, CHANNELS, 3, 3)).astype(np.float32) / 30
     spread = rng.standard_normal((CHANNELS, 2, 1, 1)).astype(np.float32)
-    nodes = [
-        node("Conv", "x spread", "wide"),
-        node("Conv", "wide taps", "sums", pads=[1, 1, 1, 1]),
-        node("Relu", "sums"),
-    ]
+    nodes = "wide = Conv x spread; sums = Conv wide taps pads=[1,1,1,1]; Relu sums"
     path = tmp_path_factory.mktemp("wide") / "net.onnx"
     weights: dict[str, Array] = {"spread": spread, "taps": taps}
     onnx.save(model_of(nodes, [tensor("x", [1, 2, "h", "w"])], constants=weights), path)

@@ -34,12 +34,7 @@ def model(tmp_path: Path) -> Path:
         "b": rng.standard_normal(()).astype(np.float32),
         "shape": np.array([1, -1], np.int64),
     }
-    nodes = [
-        node("MatMul", "x w", "p"),
-        node("Relu", "p", "r"),
-        node("Add", "r b", "s"),
-        node("Reshape", "s shape"),
-    ]
+    nodes = "p = MatMul x w; r = Relu p; s = Add r b; Reshape s shape"
     path = tmp_path / "small.onnx"
     onnx.save(model_of(nodes, [tensor("x", ["batch", 5])], constants=arrays, opset=20), path)
     return path

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from tests.compiler.frontend.onnx_models import model, node, tensor
+from tests.compiler.frontend.onnx_models import model, tensor
 from tests.compiler.frontend.sized_cases import floats
 
 MOST_ROWS = 12
@@ -20,16 +20,11 @@ SECOND: npt.NDArray[np.float32] = floats(24, 8).astype(np.float32)
 
 def sized_rows() -> onnx.ModelProto:
     """y = relu((x + positions) first) second, of x [b, s, 16]."""
-    nodes = [
-        node("Shape", "x", "shape"),
-        node("Gather", "shape one", "s"),
-        node("Range", "zero s one", "numbers"),
-        node("Gather", "positions numbers", "own"),
-        node("Add", "x own", "sum"),
-        node("MatMul", "sum first", "wide", name="first"),
-        node("Relu", "wide", "kept"),
-        node("MatMul", "kept second", "y", name="second"),
-    ]
+    nodes = (
+        "shape = Shape x; s = Gather shape one; numbers = Range zero s one; "
+        "own = Gather positions numbers; sum = Add x own; wide = MatMul sum first name=first; "
+        "kept = Relu wide; MatMul kept second name=second"
+    )
     constants = {
         "one": np.array(1),
         "zero": np.array(0),

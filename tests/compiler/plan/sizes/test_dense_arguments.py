@@ -49,12 +49,12 @@ def _models() -> dict[str, onnx.ModelProto]:
             constants={"s": np.array(1 / 255, np.float32)},
         ),
         "waves": model(
-            [node("Conv", "x w", pads=[3, 3])],
+            "Conv x w pads=[3,3]",
             [tensor("x", ["n", 1, "w"])],
             constants={"w": weight(8, 1, 7)},
         ),
         "two readers": model(
-            [node("Relu", "x", "a"), node("Neg", "x", "b"), node("Add", "a b")],
+            "a = Relu x; b = Neg x; Add a b",
             [tensor("x", IMAGE)],
         ),
     }
@@ -110,7 +110,7 @@ def test_arguments_are_read_up_to_the_end_of_memory(name: str, target: str) -> N
 @pytest.mark.parametrize("target", TARGETS)
 def test_places_that_are_computed_are_read_up_to_the_end_of_memory(target: str) -> None:
     places = tensor("ids", ["b", "s"], onnx.TensorProto.INT64)
-    proto = model([node("Gather", "x ids")], [tensor("x", ["r", "c"]), places])
+    proto = model("Gather x ids", [tensor("x", ["r", "c"]), places])
     bounds: Shapes = {"b": ("1..4",), "s": ("1..200",), "r": ("1..50",), "c": ("1..40",)}
     for seed in range(3):
         choose = RandomSchedules(seed, TARGETS[target])
@@ -145,14 +145,12 @@ def _kernels(program: KernelProgram) -> list[KernelCall]:
 
 def test_what_sums_elements_or_is_returned_reads_them_from_their_places() -> None:
     product = model(
-        [node("MatMul", "x w")],
+        "MatMul x w",
         [tensor("x", ["n", "h", 64])],
         constants={"w": np.eye(64, dtype="f4")},
     )
     shapes: Shapes = {"n": ("1..3",), "h": (f"1..{SIDE}",)}
-    returned = model(
-        [node("Relu", "x", "y"), node("Identity", "x", "z")], [tensor("x", IMAGE)], ("y", "z")
-    )
+    returned = model("Relu x; z = Identity x", [tensor("x", IMAGE)], ("y", "z"))
     for proto, given in ((product, shapes), (returned, SHAPES)):
         program = compile_model(import_model_proto(proto, given)).program
         assert dense_inputs(program) == frozenset()

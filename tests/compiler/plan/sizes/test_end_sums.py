@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.compiler.frontend.onnx_models import model, node, tensor
+from tests.compiler.frontend.onnx_models import model, tensor
 from tests.onnxruntime_session import exact_session
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.kernels.attention import attention_of
@@ -23,15 +23,9 @@ from tunefarm.compiler.types.tensor_type import Array
 
 BATCH, LENGTH, FEATURES = 3, 37, 20
 PROTO = model(
-    [
-        node("MatMul", "x w", "v"),
-        node("Transpose", "x", "turned", perm=[0, 2, 1]),
-        node("MatMul", "x turned", "scores"),
-        node("Softmax", "scores", "weights", axis=-1),
-        node("IsInf", "weights", "wrong"),
-        node("Where", "wrong zero weights", "safe"),
-        node("MatMul", "safe v"),
-    ],
+    "v = MatMul x w; turned = Transpose x perm=[0,2,1]; scores = MatMul x turned; "
+    "weights = Softmax scores axis=-1; wrong = IsInf weights; "
+    "safe = Where wrong zero weights; MatMul safe v",
     [tensor("x", ["batch", "length", FEATURES])],
     constants={
         "w": np.random.default_rng(0).standard_normal((FEATURES, 8)).astype(np.float32),
@@ -78,15 +72,9 @@ def attention(x: Array) -> Array:
 
 def test_queries_without_a_key_are_zero_at_every_size() -> None:
     proto = model(
-        [
-            node("Transpose", "x", "turned", perm=[0, 2, 1]),
-            node("MatMul", "x turned", "scores"),
-            node("Add", "scores mask", "masked"),
-            node("Softmax", "masked", "weights", axis=-1),
-            node("IsNaN", "weights", "wrong"),
-            node("Where", "wrong zero weights", "safe"),
-            node("MatMul", "safe x"),
-        ],
+        "turned = Transpose x perm=[0,2,1]; scores = MatMul x turned; "
+        "masked = Add scores mask; weights = Softmax masked axis=-1; "
+        "wrong = IsNaN weights; safe = Where wrong zero weights; MatMul safe x",
         [tensor("x", ["batch", "length", FEATURES]), tensor("mask", ["length", "length"])],
         constants={"zero": np.zeros((), np.float32)},
     )
@@ -111,11 +99,7 @@ def test_queries_without_a_key_are_zero_at_every_size() -> None:
 
 def test_sizes_that_must_be_equal_end_both_factors() -> None:
     proto = model(
-        [
-            node("Softmax", "a", "left", axis=-1),
-            node("Relu", "b", "right"),
-            node("MatMul", "left right"),
-        ],
+        "left = Softmax a axis=-1; right = Relu b; MatMul left right",
         [tensor("a", [4, "p"]), tensor("b", ["q", FEATURES])],
         constants={},
     )
@@ -135,21 +119,12 @@ def test_sizes_that_must_be_equal_end_both_factors() -> None:
 
 CHANNELS, SIDE = 12, 7
 PLANES = model(
-    [
-        node("Shape", "p", "both", start=0, end=2),
-        node("Concat", "both rest", "rows", axis=0),
-        node("Reshape", "p rows", "values"),
-        node("ReduceL2", "values last", "norm", keepdims=1),
-        node("Shape", "values", "shape"),
-        node("Expand", "norm shape", "norms"),
-        node("Div", "values norms", "q"),
-        node("Transpose", "q", "turned", perm=[0, 2, 1]),
-        node("MatMul", "q turned", "scores"),
-        node("Softmax", "scores", "weights", axis=-1),
-        node("MatMul", "weights values", "seen"),
-        node("Shape", "p", "whole"),
-        node("Reshape", "seen whole"),
-    ],
+    "both = Shape p start=0 end=2; rows = Concat both rest axis=0; "
+    "values = Reshape p rows; norm = ReduceL2 values last keepdims=1; "
+    "shape = Shape values; norms = Expand norm shape; q = Div values norms; "
+    "turned = Transpose q perm=[0,2,1]; scores = MatMul q turned; "
+    "weights = Softmax scores axis=-1; seen = MatMul weights values; "
+    "whole = Shape p; Reshape seen whole",
     [tensor("p", ["batch", CHANNELS, "height", "width"])],
     constants={"rest": np.array([-1]), "last": np.array([-1])},
     opset=18,
@@ -196,16 +171,9 @@ def of_planes() -> Executable:
 
 
 NORMALISED = model(
-    [
-        node("Conv", "x w", "c", pads=[1, 1]),
-        node("ReduceMean", "c axes", "m"),
-        node("Sub", "c m", "d"),
-        node("Mul", "d d", "squares"),
-        node("ReduceMean", "squares axes", "v"),
-        node("Add", "v one", "more"),
-        node("Div", "d more", "n"),
-        node("Conv", "n w", pads=[1, 1]),
-    ],
+    "c = Conv x w pads=[1,1]; m = ReduceMean c axes; d = Sub c m; "
+    "squares = Mul d d; v = ReduceMean squares axes; more = Add v one; "
+    "n = Div d more; Conv n w pads=[1,1]",
     [tensor("x", [1, CHANNELS, "length"])],
     constants={
         "w": np.random.default_rng(0).standard_normal((CHANNELS, CHANNELS, 3)).astype(np.float32),
