@@ -38,14 +38,19 @@ if TYPE_CHECKING:
         OrtValue,
         RunOptions,
         SessionOptions,
+        disable_telemetry_events,
+        enable_telemetry_events,
         generate,
         get_all_providers,
         get_available_providers,
+        get_build_info,
         get_device,
         load,
+        preload_dlls,
         register_function,
         set_default_logger_severity,
         set_default_logger_verbosity,
+        set_seed,
         try_function,
         unregister_function,
     )
@@ -68,21 +73,26 @@ __all__ = [
     "__version__",
     "build",
     "choose",
+    "disable_telemetry_events",
+    "enable_telemetry_events",
     "generate",
     "get_all_providers",
     "get_available_providers",
+    "get_build_info",
     "get_device",
     "load",
+    "preload_dlls",
     "register_function",
     "set_default_logger_severity",
     "set_default_logger_verbosity",
+    "set_seed",
     "try_function",
     "tune",
     "unregister_function",
 ]
 _TUNER = ("InferenceSession", "UntunedWarning", "build", "choose", "tune")
 """Those of `tunefarm.tuner`; the others are of `tunefarm.compiler`."""
-_PACKAGES = ("compiler", "configs", "db", "measure", "tuner")
+_PACKAGES = ("capi", "compiler", "configs", "db", "measure", "tuner")
 
 
 def __getattr__(name: str) -> object:

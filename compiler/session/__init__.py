@@ -3,11 +3,16 @@
 from tunefarm.compiler.session.inference_session import (
     InferenceSession,
     ModelMetadata,
+    disable_telemetry_events,
+    enable_telemetry_events,
     get_all_providers,
     get_available_providers,
+    get_build_info,
     get_device,
+    preload_dlls,
     set_default_logger_severity,
     set_default_logger_verbosity,
+    set_seed,
 )
 from tunefarm.compiler.session.options import (
     ExecutionMode,
@@ -30,9 +35,14 @@ __all__ = [
     "OrtValue",
     "RunOptions",
     "SessionOptions",
+    "disable_telemetry_events",
+    "enable_telemetry_events",
     "get_all_providers",
     "get_available_providers",
+    "get_build_info",
     "get_device",
+    "preload_dlls",
     "set_default_logger_severity",
     "set_default_logger_verbosity",
+    "set_seed",
 ]

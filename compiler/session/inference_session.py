@@ -421,6 +421,30 @@ def set_default_logger_verbosity(verbosity: int) -> None:
     """Do nothing: one level of notes is all that there is."""
 
 
+def get_build_info() -> str:
+    """The version of the compiler, which records and artifacts have too."""
+    return f"tunefarm, compiler version {compiler.VERSION}"
+
+
+def set_seed(seed: int) -> None:
+    """Do nothing: random operators draw their numbers when a model is built, always the same."""
+    LOG.debug("the seed %d means nothing here: each build draws the same numbers", seed)
+
+
+def preload_dlls(
+    cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: str | None = None
+) -> None:
+    """Do nothing: the CPU needs no other libraries."""
+
+
+def disable_telemetry_events() -> None:
+    """Do nothing: there are none."""
+
+
+def enable_telemetry_events() -> None:
+    """Do nothing: there are none."""
+
+
 def _arrays_of(feed: Any) -> Any:
     """The inputs of a run, with arrays instead of OrtValues, be they onnxruntime's."""
     if isinstance(feed, Mapping) and any(map(_is_ort_value, feed.values())):

@@ -58,6 +58,11 @@ class OrtValue:
         return cls(array)
 
     @classmethod
+    def from_dlpack(cls, value: Any) -> OrtValue:
+        """The value of an array of another library, which it shares."""
+        return cls(np.from_dlpack(value))
+
+    @classmethod
     def ortvalue_from_shape_and_type(
         cls,
         shape: Sequence[int],

@@ -46,8 +46,9 @@ ConfigSettings: TypeAlias = Mapping[str, str | list[str] | None]
 PACKAGE = "tunefarm"
 PARTS = ("compiler", "configs", "db", "measure", "tuner")
 """The folders of the repository that are packages of `PACKAGE`."""
-FACADE, TYPED = OWN = ("tuner/facade.py", "tuner/py.typed")
-"""The files that are `PACKAGE`'s own: its `__init__.py`, and the mark of typed packages."""
+FACADE, CAPI, TYPED = OWN = ("tuner/facade.py", "tuner/capi.py", "tuner/py.typed")
+"""The files that are `PACKAGE`'s own: its `__init__.py`, the names of onnxruntime's own `capi`, and
+the mark of typed packages."""
 LINKS = ".editable"
 """Where an editable installation imports from: ignored by git, made by `pip install --editable
 .`"""
@@ -112,7 +113,7 @@ def link_sources(root: Path) -> Path:
 
 def installed_name(file: str) -> str:
     """Where a file of the repository's packages is installed, below the import path."""
-    own = {FACADE: "__init__.py", TYPED: "py.typed"}
+    own = {FACADE: "__init__.py", CAPI: "capi.py", TYPED: "py.typed"}
     return f"{PACKAGE}/{own.get(file, file)}"
 
 

@@ -21,6 +21,7 @@ from onnx.parser import parse_model
 from tests.compiler.frontend.onnx_models import model, node
 from tests.end_to_end.tiny_model import tiny_model
 from tests.onnxruntime_session import exact_session
+from tests.processes import python
 from tunefarm import compiler
 from tunefarm.compiler import InferenceSession, OrtValue, RunOptions, SessionOptions
 from tunefarm.compiler.errors import (
@@ -28,6 +29,7 @@ from tunefarm.compiler.errors import (
     ImportModelError,
     InputError,
     SettingsError,
+    TunefarmError,
     UntunedWarning,
 )
 
@@ -39,6 +41,7 @@ FEED = {"x": X, "y": Y}
 
 
 model_of = partial(model, opset=21, domains={ML: 3})
+FLOATS = partial(helper.make_tensor_value_info, elem_type=TensorProto.FLOAT, shape=[2, 3])
 
 
 def arithmetic() -> onnx.ModelProto:
@@ -477,6 +480,8 @@ def test_ort_values_tell_what_those_of_onnxruntime_tell(sized: Pair) -> None:
     ours.update_inplace(Y)
     np.testing.assert_array_equal(np.asarray(ours), Y)
     np.testing.assert_array_equal(np.from_dlpack(cast(Any, ours)), Y)
+    shared = Y.copy()
+    assert OrtValue.from_dlpack(shared).data_ptr() == shared.ctypes.data
     assert ours.data_ptr() == ours.numpy().ctypes.data
     values = {"x": theirs, "y": ours}
     (found,) = sized.ours.run_with_ort_values(["sum"], values)
@@ -512,11 +517,55 @@ def test_the_names_that_programs_import_are_there() -> None:
         assert {key: int(value) for key, value in ours.items()} == {
             key: int(theirs[key].value) for key in ours
         }
+    assert str(tunefarm.compiler.VERSION) in tunefarm.get_build_info()
+    for take_no_effect in (
+        tunefarm.disable_telemetry_events,
+        tunefarm.enable_telemetry_events,
+        tunefarm.preload_dlls,
+        partial(tunefarm.set_seed, 7),
+    ):
+        take_no_effect()
     tunefarm.set_default_logger_severity(3)
     tunefarm.set_default_logger_severity(2)
     tunefarm.set_default_logger_verbosity(0)
     with pytest.raises(SettingsError, match="severity 9"):
         tunefarm.set_default_logger_severity(9)
+
+
+def test_programs_catch_the_exceptions_of_capi(tmp_path: Path, sized: Pair) -> None:
+    """By attribute, and by import where tunefarm stands for onnxruntime in `sys.modules`."""
+    import tunefarm
+
+    theirs = onnxruntime.capi.onnxruntime_pybind11_state
+    state = tunefarm.capi.onnxruntime_pybind11_state
+    for name in tunefarm.capi.__all__:
+        assert issubclass(getattr(theirs, name), Exception)
+        assert issubclass(getattr(state, name), TunefarmError)
+    (tmp_path / "damaged.onnx").write_bytes(b"\x08\x08\x12")
+    (tmp_path / "unknown.onnx").write_bytes(
+        model_of([node("Nowhere", "x")], [FLOATS("x")], [FLOATS("y")]).SerializeToString()
+    )
+    for name, expected in (
+        ("absent.onnx", "NoSuchFile"),
+        ("damaged.onnx", "InvalidProtobuf"),
+        ("unknown.onnx", "InvalidGraph"),
+    ):
+        for engine, found in ((onnxruntime, theirs), (tunefarm, state)):
+            with pytest.raises(getattr(found, expected)):
+                engine.InferenceSession(str(tmp_path / name), providers=CPU)
+    for session, found in ((sized.other, theirs), (sized.ours, state)):
+        with pytest.raises(found.InvalidArgument):
+            session.run(None, {"x": X[:, :2], "y": Y})
+    program = (
+        "import sys, tunefarm; sys.modules['onnxruntime'] = tunefarm\n"
+        "from onnxruntime.capi import _pybind_state as state\n"
+        "from onnxruntime.capi._pybind_state import set_default_logger_severity\n"
+        "from onnxruntime.capi.onnxruntime_pybind11_state import Fail\n"
+        "print(state.get_available_providers(), Fail is tunefarm.capi.Fail)\n"
+    )
+    assert python("-c", program, check=True).stdout.split() == [f"{CPU}", "True"]
+    with pytest.raises(AttributeError, match="no attribute 'OrtValueVector'"):
+        _ = tunefarm.capi.OrtValueVector
 
 
 @pytest.mark.filterwarnings("ignore::tunefarm.compiler.errors.UntunedWarning")
