@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import onnx
+from onnx import helper
 
 import tunefarm.compiler.frontend.operators  # noqa: F401  # registers converters, and their operators
 from tunefarm.compiler.errors import (
@@ -21,7 +23,6 @@ from tunefarm.compiler.frontend.declared_ports import metadata_of, overridable
 from tunefarm.compiler.frontend.external_data import ExternalData
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.import_step import Frame
-from tunefarm.compiler.frontend.last_logits import keeps_logits, kept_logits
 from tunefarm.compiler.frontend.model_importer import ModelImporter
 from tunefarm.compiler.frontend.model_inputs import (
     fixed_array,
@@ -239,7 +240,7 @@ class _Import:
         initialized = initializers(graph).keys() - defaults
         inputs = [info for info in graph.input if info.name not in initialized]
         fixed = fixed_inputs(shapes)
-        kept = fixed.pop(LOGITS_TO_KEEP) if keeps_logits(self._model, shapes) else None
+        kept = fixed.pop(LOGITS_TO_KEEP) if _keeps_logits(self._model, shapes) else None
         self._fixed = _define_fixed(fixed, inputs, builder, scope)
         runtime = _runtime_inputs(self._model, shapes, defaults)
         given = open_shapes(shapes)
@@ -267,7 +268,7 @@ class _Import:
     def _keep_logits(self, given: FixedInput, frame: Frame) -> None:
         """Have the last logits stand for the output of all of them."""
         outputs = self._model.graph.output
-        name, node, constants = kept_logits(outputs, given, self._opsets.get("", 1))
+        name, node, constants = _kept_logits(outputs, given, self._opsets.get("", 1))
         for constant, array in constants.items():
             self._scope.define(constant, self.builder.constant(array))
         self._importer.convert_nodes([node], frame)
@@ -405,3 +406,48 @@ def _outputs(
         structured.append(port)
         outputs.extend(members)
     return outputs, tuple(structured)
+
+
+# Logits of the last positions alone, for a model that computes those of all.
+#
+# `logits_to_keep` is an input of decoders that are exported with it (transformers names it so).
+# Given for a model without one, it stands for a Slice behind the output of logits; the graph then
+# moves the selection to where rows are computed apart (`tunefarm.compiler.graph.select_early`).
+
+
+_KEPT = "%logits_to_keep"
+_ATTRIBUTES_UNTIL = 9
+"""Opsets in which the places of a Slice are attributes."""
+
+
+def _keeps_logits(model: onnx.ModelProto, shapes: Shapes) -> bool:
+    """Whether the caller asks for the last logits of a model that has no input for that."""
+    names = (info.name for info in model.graph.input)
+    return LOGITS_TO_KEEP in fixed_inputs(shapes) and LOGITS_TO_KEEP not in names
+
+
+def _kept_logits(
+    outputs: Iterable[onnx.ValueInfoProto], given: FixedInput, opset: int
+) -> tuple[str, onnx.NodeProto, Mapping[str, np.ndarray[tuple[int, ...], np.dtype[np.int64]]]]:
+    """The output of logits, the node that selects the last of them, and its constants, by name.
+
+    Raises ImportModelError where there is no such output, and for a number that is none.
+    """
+    names = [info.name for info in outputs]
+    logits = [name for name in names if "logits" in name] or names
+    if len(logits) != 1:
+        raise ImportModelError(
+            f"the model has no input {LOGITS_TO_KEEP!r}, and no output that is named logits "
+            f"(its outputs: {', '.join(map(repr, names))})"
+        )
+    array = given.array
+    if array.size != 1 or array.dtype.kind not in "iu" or array.item() < 1:
+        raise ImportModelError(f"{LOGITS_TO_KEEP} is a number of positions, 1 or more, not {given}")
+    places = {"starts": [-int(array.item())], "ends": [np.iinfo(np.int64).max], "axes": [-2]}
+    if opset <= _ATTRIBUTES_UNTIL:
+        node = helper.make_node("Slice", [logits[0]], [_KEPT], _KEPT)
+        node.attribute.extend(helper.make_attribute(*place) for place in places.items())
+        return logits[0], node, {}
+    constants = {f"{_KEPT}.{name}": np.array(value) for name, value in places.items()}
+    node = helper.make_node("Slice", [logits[0], *constants], [_KEPT], _KEPT)
+    return logits[0], node, constants

@@ -10,7 +10,6 @@ from tunefarm.compiler.graph import (
     attention,
     common_subexpressions,
     dead_code,
-    dequantised_constants,
     equal_sizes,
     fold_batch_norm,
     fold_constants,
@@ -41,7 +40,7 @@ def before_types(denormals: Denormals = FLUSH) -> tuple[tuple[str, GraphPass], .
     return (
         ("infer_types", plain(infer_types.run)),
         ("equal_sizes", plain(equal_sizes.run)),
-        ("dequantised_constants", plain(dequantised_constants.run)),
+        ("dequantised_constants", plain(fold_constants.dequantise)),
         ("fold_constants", partial(fold_constants.early, denormals=denormals)),
         ("simplify", plain(simplify.run)),
     )

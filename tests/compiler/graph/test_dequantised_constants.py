@@ -9,7 +9,7 @@ import pytest
 
 from tests.compiler.frontend.onnx_models import outputs_of
 from tests.compiler.graph.graph_helpers import GraphMaker, operators
-from tunefarm.compiler.graph import dequantised_constants
+from tunefarm.compiler.graph import fold_constants
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import Array
@@ -70,7 +70,7 @@ def test_constant_weights_are_dequantised_by_one_operator(
 ) -> None:
     maker = GraphMaker()
     before = _product(maker, spelling(maker))
-    after = dequantised_constants.run(before)
+    after = fold_constants.dequantise(before)
     assert operators(after) == ["dequantize", "matmul"]
     x = {"x0": np.random.default_rng(2).standard_normal((3, K)).astype(np.float32)}
     np.testing.assert_array_equal(*(outputs_of(graph, x)[0] for graph in (before, after)))
@@ -133,4 +133,4 @@ NEIGHBOURS = (
 def test_neighbours_of_dequantised_weights_stay(neighbour: Callable[[GraphMaker], str]) -> None:
     maker = GraphMaker()
     before = _product(maker, neighbour(maker))
-    assert dequantised_constants.run(before) == before
+    assert fold_constants.dequantise(before) == before
