@@ -145,44 +145,23 @@ def docs(
         str | None,
         argument("PAGE", "A page [default: list all].", autocompletion=page_values),
     ] = None,
-    build: Annotated[str | None, option("--build FOLDER", "Write the site to this folder.")] = None,
-    serve: Annotated[
-        bool, option("--serve", "Serve the site for a browser on this machine.")
-    ] = False,
-    port: Annotated[int, option("--port P", "Port of --serve.", min=1, max=65535)] = 8000,
     json: JsonOption = None,
 ) -> None:
-    """Read the documentation: a page in the terminal, or all of it as a site. Needs no network."""
-    if sum((page is not None, build is not None, serve, json is not None)) > 1:
-        raise UsageError("a page, --build, --serve and --json exclude each other: give one of them")
-    if build is not None:
-        from tunefarm.tuner.docs.site import build_site, check_folder
-
-        folder = Path(build)
-        check_folder(folder)
-        build_site(folder)
-        print(folder / "index.html")
-    elif serve:
-        from tunefarm.tuner.docs.site import serve_site
-
-        serve_site(port)
-    else:
-        _print_page(page, json)
-
-
-def _print_page(name: str | None, json: str | None) -> None:
+    """Read the documentation: a page in the terminal. Needs no network."""
+    if page is not None and json is not None:
+        raise UsageError("a page and --json exclude each other: give one of them")
     check_files(writes=[json])
     from rich.markdown import Markdown
 
     from tunefarm.tuner.docs.pages import Pages, find_page
 
     pages = Pages()
-    if name is None:
+    if page is None:
         width = max(map(len, pages))
         titles = {path: pages.title(path) for path in pages}
         listed = [{"page": path, "title": title} for path, title in titles.items()]
         show(json, listed, *(f"{path:{width}}  {title}" for path, title in titles.items()))
         return
-    text = pages[find_page(pages, name)]
+    text = pages[find_page(pages, page)]
     terminal = console()
     terminal.print(Markdown(text, hyperlinks=False), width=min(terminal.width, _WIDTH))

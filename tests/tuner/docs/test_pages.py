@@ -99,7 +99,7 @@ def test_docs_shows_pages_in_the_terminal(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().err == (
         "error: there is no page 'nothing' (tune docs lists the pages)\n"
     )
-    assert run_command(app, ["docs", "sizes", "--serve"]) == 2
+    assert run_command(app, ["docs", "sizes", "--json", "-"]) == 2
 
 
 def test_a_page_that_there_is_not_names_the_nearest(pages: Pages) -> None:

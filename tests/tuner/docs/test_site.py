@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from mkdocs.commands.build import build
+from mkdocs.config import load_config
+from mkdocs.exceptions import Abort
 
-from tunefarm.configs.errors import SettingsError
-from tunefarm.tuner.docs import site
+from tunefarm.tuner.docs import pages
 from tunefarm.tuner.docs.pages import PAGES, Pages
-from tunefarm.tuner.docs.site import build_site, check_folder
 
+CONFIGURATION = Path(pages.__file__).parent / "mkdocs.yml"
 _LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
 _STYLE_URL = re.compile(r"(?:url\(|@import)\s*['\"]?([^'\")\s]+)")
 _EXTERNAL = re.compile(r"https?://[a-z0-9.-]+\.[a-z]{2,}(/[^\s<>\"]*)?")
@@ -37,10 +38,15 @@ class _Links(HTMLParser):
             self.links.append(value)
 
 
+def build_site(configuration: Path, folder: Path) -> None:
+    """As `mkdocs build` does: strict about links, anchors and pages outside of the navigation."""
+    build(load_config(str(configuration), site_dir=str(folder.resolve()), strict=True))
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    build_site(folder)  # strict: links, anchors and pages that are not in the navigation
+    build_site(CONFIGURATION, folder)
     return folder
 
 
@@ -66,50 +72,34 @@ def test_links_to_elsewhere_are_addresses(built: Path) -> None:
 
 @pytest.mark.parametrize("text", ["[gone](gone.md)", "[gone](index.md#gone)", "[gone](/gone)"])
 def test_a_broken_link_is_an_error(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    _small_site(tmp_path, monkeypatch, f"# Index\n\n{text}\n")
-    with pytest.raises(SettingsError, match="warning"):
-        build_site(tmp_path / "built")
+    configuration = _small_site(tmp_path, f"# Index\n\n{text}\n")
+    with pytest.raises(Abort, match="warning"):
+        build_site(configuration, tmp_path / "built")
     assert "gone" in caplog.text
 
 
 def test_a_page_that_is_not_in_the_navigation_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    _small_site(tmp_path, monkeypatch, "# Index\n")
+    configuration = _small_site(tmp_path, "# Index\n")
     (tmp_path / "docs/pages/lost.md").write_text("# Lost\n", encoding="utf-8")
-    with pytest.raises(SettingsError, match="warning"):
-        build_site(tmp_path / "built")
+    with pytest.raises(Abort, match="warning"):
+        build_site(configuration, tmp_path / "built")
     assert "lost.md" in caplog.text
 
 
-def _small_site(folder: Path, monkeypatch: pytest.MonkeyPatch, index: str) -> None:
+def _small_site(folder: Path, index: str) -> Path:
     """The same configuration with one page, and no reference."""
     pages = folder / "docs/pages"
     pages.mkdir(parents=True)
     (pages / "index.md").write_text(index, encoding="utf-8")
-    text = site.CONFIGURATION.read_text(encoding="utf-8")
+    text = CONFIGURATION.read_text(encoding="utf-8")
     text = re.sub(r"^hooks:.*?(?=^\w)", "", text, flags=re.M | re.S)
     text = re.sub(r"^nav:.*", "nav:\n  - index.md\n", text, flags=re.M | re.S)
     (folder / "docs/mkdocs.yml").write_text(text, encoding="utf-8")
-    monkeypatch.setattr(site, "CONFIGURATION", folder / "docs/mkdocs.yml")
-
-
-def test_a_folder_of_something_else_is_kept(tmp_path: Path) -> None:
-    (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(SettingsError, match="something else"):
-        check_folder(tmp_path)
-    with pytest.raises(SettingsError, match="is a file"):
-        check_folder(tmp_path / "mine.txt")
-    with pytest.raises(SettingsError, match="no folder"):
-        check_folder(tmp_path / "a" / "b")
-    check_folder(tmp_path / "new")
-
-
-def test_a_site_is_written_anew(tmp_path: Path, built: Path) -> None:
-    shutil.copy(built / "index.html", tmp_path)
-    check_folder(tmp_path)
+    return folder / "docs/mkdocs.yml"
 
 
 def test_pages_are_sources_of_the_package() -> None:

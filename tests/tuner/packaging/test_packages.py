@@ -174,7 +174,6 @@ def test_a_model_is_built_with_the_wheel_and_run_with_numpy_and_llvmlite(
     assert "--model" in run("tunefarm", "--help", cwd=tmp_path, path=full)
     run(full / "python", "-c", DATA, cwd=tmp_path)
     assert "\ncommands " in run("tune", "docs", cwd=tmp_path, path=full)
-    run("tune", "docs", "--build", "site", cwd=tmp_path, path=full)
     run("tune", "zoo", "mlp", "--output", "mlp.onnx", cwd=tmp_path, path=full)
     built = ("--model", "mlp.onnx", "--untuned", "--no-cache", "--output", "mlp.tuned")
     run("tune", "build", *built, cwd=tmp_path, path=full)
