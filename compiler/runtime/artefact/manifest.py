@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, asdict, fields, is_dataclass
+from functools import cache
+from typing import Any, get_args, get_origin, get_type_hints
 
 from tunefarm.compiler.runtime.spec.executable_spec import (
     AgainStep,
     CallStep,
-    Condition,
     CopyStep,
     ExecutableSpec,
     FunctionLink,
@@ -18,8 +18,6 @@ from tunefarm.compiler.runtime.spec.executable_spec import (
     Location,
     LoopStep,
     ObjectPart,
-    Place,
-    RowStep,
     RunStep,
 )
 from tunefarm.compiler.runtime.spec.guards import SizeGuard
@@ -29,7 +27,6 @@ from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.metadata import metadata_from_json, metadata_to_json
 from tunefarm.compiler.types.numerics import KEEP, Denormals, denormals_of
-from tunefarm.compiler.types.open_axes import OpenAxes
 from tunefarm.compiler.types.packing import Packing
 from tunefarm.compiler.types.signature import fixed_signature
 from tunefarm.compiler.types.signature_json import signature_from_json, signature_to_json
@@ -38,131 +35,88 @@ from tunefarm.compiler.types.tensor_type import Array, TensorType
 from tunefarm.compiler.types.winograd_filter import FILTER_DTYPE, FILTERS, transformed_shape
 from tunefarm.compiler.version import VERSION
 
-# Places in memory, what steps are guarded by, loops and dynamic shapes, as JSON values, and.
+# Steps, with the places in memory that they name, as JSON values and back.
 #
-# back.
+# A step is an object of its fields, without those that have their defaults; what it is made of are
+# lists: ["arena", 64] of a place, [source, destination, bytes] of a copy.
+
+_KINDS: Mapping[str, type[RunStep]] = {
+    "function": FunctionStep,
+    "call": CallStep,
+    "most": LoopStep,
+    "again": AgainStep,
+    "copy": CopyStep,
+}
+"""The kinds of steps, by a key that no other one has."""
+_KEYS: Mapping[str, str] = {"symbol": "call", "source": "copy", "destination": "to"}
+"""The keys of fields that have other names."""
 
 
-def location_to_json(location: Location) -> list[Any]:
-    """A place as JSON values."""
-    offset = [location.offset] if location.offset else []
-    return [str(location.place), location.number, *offset]
-
-
-def location_from_json(data: Sequence[Any]) -> Location:
-    """The inverse of `location_to_json`."""
-    place, number, *offset = data
-    return Location(Place(place), int(number), *map(int, offset))
-
-
-def optional_to_json(location: Location | None) -> list[Any] | None:
-    """A place, or None."""
-    return None if location is None else location_to_json(location)
-
-
-def optional_from_json(data: Sequence[Any] | None) -> Location | None:
-    """The inverse of `optional_to_json`."""
-    return None if data is None else location_from_json(data)
-
-
-def guards_to_json(guards: Sequence[Condition]) -> dict[str, Any]:
-    """Nothing for a step that always runs."""
-    if not guards:
-        return {}
-    return {"guards": [[location_to_json(guard.place), guard.taken] for guard in guards]}
-
-
-def guards_from_json(data: Mapping[str, Any]) -> tuple[Condition, ...]:
-    """The guards of a step that was `guards_to_json`."""
-    return tuple(
-        Condition(location_from_json(place), bool(taken)) for place, taken in data.get("guards", ())
-    )
-
-
-def open_sizes_to_json(step: FunctionStep) -> dict[str, Any]:
-    """What a function's call knows of dynamic shape; nothing of one without."""
-    if not step.axes:
-        return {}
-    return {
-        "axes": step.axes,
-        "sizes": optional_to_json(step.sizes),
-        "workspace": step.workspace,
-    }
-
-
-def open_sizes_from_json(
-    data: Mapping[str, Any],
-) -> tuple[tuple[OpenAxes | None, ...], Location | None, int | None]:
-    """The inverse of `open_sizes_to_json`."""
-    axes = tuple(None if item is None else _axes(item) for item in data.get("axes", ()))
-    workspace = data.get("workspace")
-    return axes, optional_from_json(data.get("sizes")), workspace and int(workspace)
-
-
-def _axes(data: Sequence[Any]) -> OpenAxes:
-    return tuple(tuple((int(true), int(extent)) for true, extent in axis) for axis in data)
-
-
-_Json = dict[str, Any]
-
-
-def loop_to_json(step: LoopStep | AgainStep) -> _Json:
+def step_to_json(step: RunStep) -> dict[str, Any]:
     """A step as JSON values."""
-    if isinstance(step, LoopStep):
-        return {
-            "loop": step.loop,
-            "limit": optional_to_json(step.limit),
-            "first": optional_to_json(step.first),
-            "most": step.most,
-            "index": optional_to_json(step.index),
-            "initial": [_copy_to_json(copy) for copy in step.initial],
-            **guards_to_json(step.guards),
-        }
+    names = {field.name: field.default for field in fields(step)}
+    values = ((name, getattr(step, name), default) for name, default in names.items())
     return {
-        "loop": step.loop,
-        "again": optional_to_json(step.again),
-        "rows": [[*_copy_to_json(row), row.backward] for row in step.rows],
-        "following": [_copy_to_json(copy) for copy in step.following],
-        "count": optional_to_json(step.count),
-        "going": optional_to_json(step.going),
+        _KEYS.get(name, name): _part_to_json(value)
+        for name, value, default in values
+        if default is MISSING or value != default
     }
 
 
-def loop_from_json(data: Mapping[str, Any]) -> LoopStep | AgainStep:
-    """The inverse of `loop_to_json`."""
-    if "most" in data:
-        return LoopStep(
-            int(data["loop"]),
-            optional_from_json(data["limit"]),
-            optional_from_json(data["first"]),
-            int(data["most"]),
-            optional_from_json(data["index"]),
-            tuple(map(_copy_from_json, data["initial"])),
-            guards_from_json(data),
-        )
-    return AgainStep(
-        int(data["loop"]),
-        optional_from_json(data["again"]),
-        tuple(map(_row_from_json, data["rows"])),
-        tuple(map(_copy_from_json, data["following"])),
-        optional_from_json(data["count"]),
-        optional_from_json(data["going"]),
-    )
+def step_from_json(data: Mapping[str, Any]) -> RunStep:
+    """The inverse of `step_to_json`."""
+    kind = next((kind for key, kind in _KINDS.items() if key in data), None)
+    if kind is None:
+        raise KeyError("a step of no kind")
+    found = {name: read(data[key]) for key, name, read in _fields(kind) if key in data}
+    step: RunStep = kind(**found)
+    return step
 
 
-def _copy_to_json(copy: CopyStep | RowStep) -> list[Any]:
-    return [location_to_json(copy.source), location_to_json(copy.destination), copy.bytes]
+def _part_to_json(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(map(_part_to_json, value))
+    if isinstance(value, TensorType):
+        return _type_to_json(value)
+    if isinstance(value, Location):
+        return [str(value.place), value.number, *([value.offset] if value.offset else [])]
+    if not is_dataclass(value):
+        return value
+    return [_part_to_json(getattr(value, field.name)) for field in fields(value)]
 
 
-def _copy_from_json(data: Any) -> CopyStep:
-    source, destination, bytes = data
-    return CopyStep(location_from_json(source), location_from_json(destination), int(bytes))
+@cache
+def _fields(kind: type[Any]) -> list[tuple[str, str, Callable[[Any], Any]]]:
+    """The fields of a dataclass: their keys, names, and what reads them."""
+    types = get_type_hints(kind)
+    return [(_KEYS.get(f.name, f.name), f.name, _reader(types[f.name])) for f in fields(kind)]
 
 
-def _row_from_json(data: Any) -> RowStep:
-    source, destination, bytes, backward = data
-    places = location_from_json(source), location_from_json(destination)
-    return RowStep(*places, int(bytes), bool(backward))
+def _reader(kind: Any) -> Callable[[Any], Any]:
+    """What reads a value of a field's type."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is tuple and inner[-1] is Ellipsis:
+        one = _reader(inner[0])
+        return lambda data: tuple(map(one, data))
+    if origin is tuple:
+        each = [_reader(part) for part in inner]
+        return lambda data: tuple(read(item) for read, item in zip(each, data, strict=True))
+    if origin is not None:
+        some = _reader(inner[0])  # or None
+        return lambda data: None if data is None else some(data)
+    if kind is TensorType:
+        return _type_from_json
+    if not is_dataclass(kind):
+        read: Callable[[Any], Any] = kind
+        return read
+    parts = [read for _, _, read in _fields(kind)]
+
+    def listed(data: Sequence[Any]) -> Any:
+        if len(data) > len(parts):
+            raise ValueError(f"{data} is no {kind.__name__}")
+        return kind(*(read(item) for read, item in zip(parts, data, strict=False)))
+
+    return listed
 
 
 Json = dict[str, Any]
@@ -222,7 +176,7 @@ def manifest_to_json(spec: ExecutableSpec, parts: Sequence[int]) -> Json:
         "outputs": [_port_to_json(name, type) for name, type in spec.outputs],
         "arena_bytes": spec.arena_bytes,
         "arena_lower_bound": spec.arena_lower_bound,
-        "steps": [_step_to_json(step) for step in spec.steps],
+        "steps": [step_to_json(step) for step in spec.steps],
         "kernels": [asdict(report) for report in spec.kernels],
         "object_symbols": [part.symbol for part in spec.objects],
         "constant_types": [
@@ -261,7 +215,7 @@ def spec_from_json(
         outputs=outputs,
         arena_bytes=int(data["arena_bytes"]),
         arena_lower_bound=int(data["arena_lower_bound"]),
-        steps=tuple(_step_from_json(step) for step in data["steps"]),
+        steps=tuple(step_from_json(step) for step in data["steps"]),
         constants=tuple(
             content.view(type.dtype.numpy).reshape(type.shape)
             for type, content in zip(types, constants, strict=True)
@@ -423,53 +377,3 @@ def _structure_to_json(structure: Structure) -> Json:
 def _functions_to_json(functions: Sequence[FunctionLink]) -> Json:
     """Nothing of a model without any: its file is what it was before there were functions."""
     return {"functions": [asdict(link) for link in functions]} if functions else {}
-
-
-def _step_to_json(step: RunStep) -> Json:
-    if isinstance(step, FunctionStep):
-        return {
-            "function": step.function,
-            "buffers": [optional_to_json(b) for b in step.buffers],
-            "types": [type and _type_to_json(type) for type in step.types],
-            "outputs": step.outputs,
-            "arguments": step.arguments,
-            "node": step.node,
-            **guards_to_json(step.guards),
-            **open_sizes_to_json(step),
-        }
-    if isinstance(step, CallStep):
-        return {
-            "call": step.symbol,
-            "buffers": [location_to_json(buffer) for buffer in step.buffers],
-            "workspace": step.workspace,
-            **guards_to_json(step.guards),
-        }
-    if isinstance(step, LoopStep | AgainStep):
-        return loop_to_json(step)
-    return {
-        "copy": location_to_json(step.source),
-        "to": location_to_json(step.destination),
-        "bytes": step.bytes,
-    }
-
-
-def _step_from_json(data: Mapping[str, Any]) -> RunStep:
-    if "function" in data:
-        return FunctionStep(
-            int(data["function"]),
-            tuple(map(optional_from_json, data["buffers"])),
-            tuple(type if type is None else _type_from_json(type) for type in data["types"]),
-            int(data["outputs"]),
-            str(data["arguments"]),
-            str(data["node"]),
-            guards_from_json(data),
-            *open_sizes_from_json(data),
-        )
-    if "loop" in data:
-        return loop_from_json(data)
-    if "call" in data:
-        buffers = tuple(location_from_json(buffer) for buffer in data["buffers"])
-        return CallStep(data["call"], buffers, data["workspace"], guards_from_json(data))
-    return CopyStep(
-        location_from_json(data["copy"]), location_from_json(data["to"]), int(data["bytes"])
-    )
