@@ -29,19 +29,19 @@ from tunefarm.measure.worker.workload import OutputCheck
 ROWS, LENGTH = 3, 20
 
 
-def filled_sums() -> FusedKernel:
+def filled_sums(rows: int = ROWS, length: int = LENGTH) -> FusedKernel:
     """Rows' sums of as many elements as sizes[2] says; only sizes[0] rows matter."""
     builder = KernelBuilder()
-    x = builder.input(TensorType(DType.F32, (ROWS, LENGTH)))
+    x = builder.input(TensorType(DType.F32, (rows, length)))
     sizes = builder.input(TensorType(DType.I64, (4,)))
     builder.stage(
         "sum",
-        [("i", ROWS)],
+        [("i", rows)],
         lambda i, r: select(binary("lt", r, sizes[(integer(2),)]), x[i, r], const(0.0, DType.F32)),
-        reduce=[("r", LENGTH)],
+        reduce=[("r", length)],
         combiner="sum",
     )
-    limits = (ValidExtent(1, ROWS, sizes.name, 0),)
+    limits = (ValidExtent(1, rows, sizes.name, 0),)
     return builder.kernel("sums", "sum", limits)
 
 
@@ -62,6 +62,7 @@ def test_sizes_are_at_most_what_tensors_are_padded_to() -> None:
     np.testing.assert_array_equal(size_vectors(kernel)[name], [ROWS, LENGTH, LENGTH, LENGTH])
     np.testing.assert_array_equal(size_vectors(kernel, (2, 9, 7, 9))[name], [2, 9, 7, 9])
     np.testing.assert_array_equal(size_vectors(kernel, (2, 9))[name], [3, 20, 20, 20])
+    np.testing.assert_array_equal(size_vectors(filled_sums(1, 1))[name], [1, 1, 1, 1])
 
 
 @pytest.mark.parametrize("sizes", [(), (2, 1, 5, 1)])

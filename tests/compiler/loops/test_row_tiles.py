@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tunefarm.compiler.expr.nodes import Load, integer
+from tunefarm.compiler.expr.nodes import Load, const, index, integer
 from tunefarm.compiler.kernels.kernel import ValidExtent
+from tunefarm.compiler.loops.ir import Allocate, For, LoopKind, Memory, Scope, Stmt, Store, Update
 from tunefarm.compiler.loops.row_tiles import (
     FEW,
     MIN_LONE_TILE_ROWS,
     Rows,
     is_rare,
+    sum_tile,
     tiles_of_rest,
     worth_cutting,
 )
@@ -63,3 +65,23 @@ def test_a_tile_alone_is_cut_where_it_has_many_rows_among_the_first() -> None:
 )
 def test_a_rest_is_computed_in_smaller_tiles(count: int, rest: int, tiles: tuple[int, ...]) -> None:
     assert tiles_of_rest(count, rest) == tiles
+
+
+def test_a_tile_of_sums_is_begun_then_added_to_then_read_and_nothing_else() -> None:
+    at = (index("i"),)
+
+    def rows(*body: Stmt) -> Stmt:
+        return For("i", 0, 4, LoopKind.UNROLLED, body)
+
+    def parts(*body: Stmt, scope: Scope = Scope.REGISTER) -> list[int] | None:
+        found = sum_tile(Allocate(Memory("t", DType.F32, (4,)), scope, body))
+        return found and [len(part) for part in (found.zeros, found.sums, found.ends)]
+
+    zeros = rows(Store("t", at, const(0.0, DType.F32)))
+    added = rows(Update("t", at, "sum", Load(DType.F32, "x", at)))
+    read = rows(Store("y", at, Load(DType.F32, "t", at)))
+    assert parts(zeros, added, added, read) == [1, 2, 1]
+    assert parts(zeros, added, read, scope=Scope.STACK) is None
+    assert parts(added, zeros, read) is None and parts(zeros, read, added) is None
+    assert parts(zeros, added, read, added) is None and parts(zeros, read) is None
+    assert parts(zeros, rows(*added.body, *read.body), read) is None  # type: ignore[attr-defined]

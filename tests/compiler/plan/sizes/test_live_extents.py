@@ -9,12 +9,12 @@ from types import MappingProxyType
 import numpy as np
 
 from tunefarm.compiler.graph.ir import Graph
-from tunefarm.compiler.kernels.kernel import KernelCall, KernelProgram
+from tunefarm.compiler.kernels.kernel import KernelCall, KernelProgram, ValidExtent
 from tunefarm.compiler.kernels.verify_program import verify_program
 from tunefarm.compiler.operators.registry import infer_type
 from tunefarm.compiler.pipeline import compile_model, kernels_of
 from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
-from tunefarm.compiler.plan.sizes.live_extents import limit_kernels
+from tunefarm.compiler.plan.sizes.live_extents import _strongest, limit_kernels
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.node import Node
@@ -267,3 +267,14 @@ def test_all_keys_of_a_window_are_needed_where_some_of_its_rows_are() -> None:
     program = model.program(**{last: SHAPE})
     assert limits(program, keys) == {(3 * OF_BATCH[0], BATCH, 0)}
     assert limits(program, first) == {OF_BATCH}
+
+
+def test_a_limit_by_a_multiple_of_a_size_is_one_by_that_size() -> None:
+    """Elements and groups of three of them, with sizes of their own that say the same."""
+    sizes: dict[tuple[str, int], Dimension] = {("s", 0): LENGTH * 3, ("s", 1): LENGTH}
+    elements, groups = ValidExtent(1, 3 * ROWS, "s", 0), ValidExtent(3, ROWS, "s", 1)
+    assert _strongest({elements, groups}, sizes) == {elements}
+    assert _strongest({elements, replace(groups, offset=-1)}, sizes) == {
+        elements,
+        replace(groups, offset=-1),
+    }
