@@ -14,7 +14,7 @@ imported when it is called.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from os import PathLike
 from typing import TYPE_CHECKING
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from tunefarm.compiler.graph.ir import Graph
     from tunefarm.compiler.kernels.kernel import FusedKernel
     from tunefarm.compiler.runtime.execution.executable import Executable
-    from tunefarm.compiler.runtime.spec.ports import AnyArray
     from tunefarm.compiler.schedule.schedule import ScheduleChoice
     from tunefarm.compiler.session import (
         ExecutionMode,
@@ -58,7 +57,6 @@ if TYPE_CHECKING:
     from tunefarm.compiler.target import Target
     from tunefarm.compiler.types.extents import Shapes
     from tunefarm.compiler.types.numerics import Denormals, Numerics
-    from tunefarm.compiler.types.tensor_type import Attribute
 
 
 def build(
@@ -99,18 +97,6 @@ def build(
         denormals=denormals,
     )
     return Executable(compiled.spec)
-
-
-def try_function(
-    name: str,
-    inputs: Sequence[AnyArray | None],
-    attributes: Mapping[str, Attribute] | None = None,
-    seconds: float = 60.0,
-) -> tuple[AnyArray, ...]:
-    """Call a registered function in a process of its own, see `runtime.execution.try_function`."""
-    from tunefarm.compiler.runtime.execution.try_function import try_function as call
-
-    return call(name, inputs, attributes, seconds)
 
 
 def load(
@@ -170,6 +156,5 @@ __all__ = [
     "set_default_logger_severity",
     "set_default_logger_verbosity",
     "set_seed",
-    "try_function",
     "unregister_function",
 ]

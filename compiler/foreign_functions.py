@@ -32,7 +32,7 @@ called with an array per input (read-only, valid during the call, None where abs
 attributes by name; it returns an array, or one per output.
 
 Nothing calls a function while a model is built: its type rule alone says what it gives. One that
-crashes ends the process that runs it: `tunefarm.try_function` calls it in a process of its own.
+crashes ends the process that runs it: `tune run` runs such a model in another process first.
 """
 
 from __future__ import annotations

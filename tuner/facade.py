@@ -51,7 +51,6 @@ if TYPE_CHECKING:
         set_default_logger_severity,
         set_default_logger_verbosity,
         set_seed,
-        try_function,
         unregister_function,
     )
     from tunefarm.tuner import InferenceSession, UntunedWarning, build, choose, tune
@@ -86,7 +85,6 @@ __all__ = [
     "set_default_logger_severity",
     "set_default_logger_verbosity",
     "set_seed",
-    "try_function",
     "tune",
     "unregister_function",
 ]

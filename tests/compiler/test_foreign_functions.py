@@ -21,7 +21,6 @@ from tunefarm.compiler import (
     build,
     load,
     register_function,
-    try_function,
     unregister_function,
 )
 from tunefarm.compiler.errors import (
@@ -462,27 +461,3 @@ def test_c_library_has_no_python_functions(tmp_path: Path) -> None:
     spec = compile_model(import_model_proto(model_of(custom("Scale", "x b")))).spec
     with pytest.raises(ExportError, match=r"my\.domain::Scale, which is Python"):
         export_library(spec, tmp_path, "scaler")
-
-
-@pytest.mark.parametrize(
-    ("attributes", "reason"),
-    [
-        ({"crash": 1}, "crashed with signal SIGSEGV"),
-        ({"overrun": 1}, r"wrote behind the end of its result 0, f32\[2, 3\]"),
-        ({"hang": 1}, "did not end within 0.2 seconds"),
-        ({"fail": 1}, "failed: it was told to fail, with rank 2"),
-    ],
-)
-def test_function_is_tried_in_a_process_that_may_crash(
-    library: Path, attributes: dict[str, int], reason: str
-) -> None:
-    context = np.array([2], np.float32).tobytes()
-    register_function(
-        f"{DOMAIN}::Scaled", CFunction(library, "scaled", context), alike, version="1"
-    )
-    scaled, total = try_function(f"{DOMAIN}::Scaled", [X, B])
-    np.testing.assert_array_equal(scaled, 2 * X + 10)
-    np.testing.assert_array_equal(total, (2 * X + 10).sum())
-    seconds = 0.2 if "hang" in attributes else 60.0  # others end, however busy the machine is
-    with pytest.raises(FunctionError, match=f"function my.domain::Scaled {reason}"):
-        try_function(f"{DOMAIN}::Scaled", [X, B], attributes, seconds=seconds)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import faulthandler
+import mmap
+import os
+import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
+import numpy as np
 from rich.table import Table
 
-from tunefarm.compiler.errors import InputError
+from tunefarm.compiler.errors import FunctionError, InputError, TunefarmError
 from tunefarm.compiler.runtime.artefact.array_files import read_input
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.execution.profile import KernelTime, Profile
-from tunefarm.compiler.runtime.execution.try_function import require_surviving_run
 from tunefarm.compiler.runtime.spec.guards import sizes_text
 from tunefarm.compiler.types.chosen_sizes import sizes_of_shapes
 from tunefarm.compiler.types.dtypes import DType
@@ -90,7 +94,7 @@ def run_model(
     known = {name: array.shape for name, array in read.items()}
     chosen = sizes_of(executable, known, shapes or {})
     inputs = {**drawn_inputs(executable, seed, chosen), **read}
-    require_surviving_run(executable, inputs)
+    _require_surviving_run(executable, inputs)
     outputs = plain(executable.run(inputs))
     profiled = executable.profile(inputs, repeat) if profile else None
     samples = _timed(executable, inputs, repeat) if profiled is None else profiled.samples
@@ -102,6 +106,55 @@ def run_model(
         spec.name, spec.target.cpu, threads, samples, text, profiled, sizes, symbols=chosen
     )
     return outputs, result
+
+
+def _require_surviving_run(executable: Executable, inputs: Mapping[str, object]) -> None:
+    """Run in another process first, where a C function is called that may crash.
+
+    What else goes wrong there is left to the run that follows in this process. Raises
+    `FunctionError`, naming the function and its node, if the other process was ended by a signal.
+    """
+    called = [link for link in executable.spec.functions if link.symbol]
+    if not called or not hasattr(os, "fork"):
+        return
+    shared = mmap.mmap(-1, max(1, executable.arena_bytes))
+    arena: Array = np.frombuffer(shared, np.uint8)
+    frame = executable.new_frame(arena)
+    number = _signal_that_ends(lambda: executable.run_in(frame, inputs))
+    if number is None:
+        return
+    call = executable.call_under_way(frame, inputs)
+    if call:
+        raise FunctionError(
+            f"{call}, crashed with signal {number.name} in a run of {executable.spec.name}"
+        )
+    names = ", ".join(f"{link.name} ({link.symbol} in C)" for link in called)
+    which = "function" if len(called) == 1 else "one of the functions"
+    raise FunctionError(
+        f"{which} {names} crashed with signal {number.name} in a run of {executable.spec.name}"
+    )
+
+
+def _signal_that_ends(run: Callable[[], object]) -> signal.Signals | None:
+    """The signal by which a process that only does this ends; None if it ends by itself."""
+    child = os.fork()
+    if child == 0:
+        faulthandler.disable()  # the parent tells of it in one line
+        for number in (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV):
+            signal.signal(number, signal.SIG_DFL)
+        try:
+            run()
+        except (TunefarmError, KeyboardInterrupt):
+            pass  # the parent meets it too
+        finally:
+            os._exit(0)
+    try:
+        _, status = os.waitpid(child, 0)
+    except BaseException:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        raise
+    return signal.Signals(os.WTERMSIG(status)) if os.WIFSIGNALED(status) else None
 
 
 def _timed(executable: Executable, inputs: Mapping[str, object], repeat: int) -> tuple[float, ...]:
