@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.onnx_backend.conftest import EVERY
 from tests.onnx_backend.scoreboard import (
     RECORD,
     STATUSES,
@@ -21,8 +22,6 @@ from tests.onnx_backend.scoreboard import (
     run_cases,
 )
 
-EVERY = 30
-"""By day one case of so many runs: the importer's own tests have more of each operator."""
 RECORDED = [tuple(line.split()) for line in RECORD.read_text().splitlines()]
 
 pytestmark = pytest.mark.slow
@@ -31,8 +30,8 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(EVERY, id="some"),
-        pytest.param(1, id="all", marks=pytest.mark.nightly),
+        "some",
+        pytest.param("all", marks=pytest.mark.nightly),
     ],
 )
 def results(
@@ -44,7 +43,8 @@ def results(
     with file.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not file.exists():
-            cases = load_cases()[:: request.param]
+            day = request.param == "some"
+            cases = request.getfixturevalue("some_cases")["compiled"] if day else load_cases()
             found = [asdict(r) for r in run_cases(cases, "compiled", workers=2)]
             file.write_text(json.dumps(found))
     known = [Result(**values) for values in json.loads(file.read_text())]
@@ -58,7 +58,7 @@ def test_recorded_cases_pass(results: Mapping[tuple[str, str], Result]) -> None:
     worse = [
         result for status, result in known if STATUSES.index(result.status) > STATUSES.index(status)
     ]
-    assert len(known) >= len(RECORDED) // EVERY - 1
+    assert len(known) >= len(RECORDED) // EVERY["compiled"] - 1
     assert not worse, report(worse)
 
 

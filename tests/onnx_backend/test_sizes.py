@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import pytest
+from onnx.backend.test.case.test_case import TestCase
 
 from tests.onnx_backend.scoreboard import load_cases
 from tests.onnx_backend.sizes import open_cases, report, run_open
 
-EVERY = 97
-"""In the suite one case of so many is tried; `python -m tests.onnx_backend.sizes` tries all."""
 
-
-def test_open_sizes_are_right_or_refused() -> None:
+def test_open_sizes_are_right_or_refused(some_cases: Mapping[str, Sequence[TestCase]]) -> None:
+    """Of some; `python -m tests.onnx_backend.sizes` tries all."""
     pytest.importorskip("onnxruntime")
-    cases = [case for case in load_cases(("node",)) if not case.name.endswith("_expanded")]
-    results = [run_open(item) for case in cases[::EVERY] for item in open_cases(case)]
+    results = [run_open(item) for case in some_cases["sizes"] for item in open_cases(case)]
     assert sum(result.status in ("passed", "fixed") for result in results) > len(results) / 2
     bad = [result for result in results if result.status in ("WRONG", "CRASHED")]
     assert not bad, report(bad)
