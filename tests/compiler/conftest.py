@@ -13,11 +13,16 @@ _OF_RESULTS = (
     "frontend/",
     "graph/",
     "plan/",
+    "runtime/",
     "session/",
+    "strings/",
     "test_cache_room.py",
     "test_causal_prompts.py",
     "test_drawn_quantised.py",
+    "test_foreign_functions.py",
     "test_generation.py",
+    "test_limits.py",
+    "test_texts.py",
 )
 """Where models are built for what they compute: how kernels become code is tested elsewhere."""
 
