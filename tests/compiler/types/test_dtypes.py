@@ -15,20 +15,22 @@ NUMBERS = [dtype for dtype in DType if dtype is not DType.STRING]  # which is st
 NUMPYS_OWN = tuple(dtype for dtype in NUMBERS if dtype.numpy.type.__module__ == "numpy")
 
 
-@pytest.mark.parametrize(("one", "other"), list(itertools.product(NUMPYS_OWN, repeat=2)))
-def test_type_holds_what_numpy_casts_safely_within_a_kind(one: DType, other: DType) -> None:
-    alike = (one.is_float, one.is_integer) == (other.is_float, other.is_integer)
-    assert one.holds(other) == (alike and np.can_cast(other.numpy, one.numpy, "safe"))
+@pytest.mark.parametrize("one", NUMPYS_OWN)
+def test_type_holds_what_numpy_casts_safely_within_a_kind(one: DType) -> None:
+    for other in NUMPYS_OWN:
+        alike = (one.is_float, one.is_integer) == (other.is_float, other.is_integer)
+        assert one.holds(other) == (alike and np.can_cast(other.numpy, one.numpy, "safe")), other
 
 
-@pytest.mark.parametrize(("one", "other"), list(itertools.permutations(DType, 2)))
-def test_type_holds_another_exactly_if_it_has_its_numbers(one: DType, other: DType) -> None:
-    if not one.holds(other) or other.bits > 16:
-        return
-    unsigned = np.dtype(f"u{other.bytes}")
-    numbers = np.arange(1 << max(other.bits, 1), dtype=unsigned).view(other.numpy)
-    there = converted(converted(numbers, one), other)
-    np.testing.assert_array_equal(converted(there, DType.F64), converted(numbers, DType.F64))
+@pytest.mark.parametrize("one", DType)
+def test_type_holds_another_exactly_if_it_has_its_numbers(one: DType) -> None:
+    for other in DType:
+        if other is one or not one.holds(other) or other.bits > 16:
+            continue
+        unsigned = np.dtype(f"u{other.bytes}")
+        numbers = np.arange(1 << max(other.bits, 1), dtype=unsigned).view(other.numpy)
+        there = converted(converted(numbers, one), other)
+        np.testing.assert_array_equal(converted(there, DType.F64), converted(numbers, DType.F64))
 
 
 def test_f32_holds_all_narrow_floats_and_they_not_each_other() -> None:
