@@ -129,8 +129,7 @@ def test_the_width_of_a_head_is_known_where_the_file_leaves_it_open() -> None:
     assert found == expected_tokens(decoder("gqa"), [PROMPTS[1]])
 
 
-@pytest.mark.parametrize("form", ["gqa", "concat"])
-@pytest.mark.parametrize("keep", [1, 3])
+@pytest.mark.parametrize(("form", "keep"), [("gqa", 1), ("concat", 3)])
 def test_logits_of_the_last_positions_are_those_of_all(form: str, keep: int) -> None:
     ranges: dict[str, tuple[int | str, ...]] = {"sequence_length": ("1|2..8",)}
     ranges |= {"past_sequence_length": ("0..63",), "batch_size": (1,)}
