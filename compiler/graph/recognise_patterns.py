@@ -18,7 +18,6 @@ from tunefarm.compiler.graph.patterns import (
     depth_space,
     normalisations,
     rotary,
-    softmax,
 )
 from tunefarm.compiler.graph.patterns.finder import Finder, Match, MatchRule, operand_pairs
 from tunefarm.compiler.graph.rewriter import Rewriter
@@ -38,7 +37,7 @@ from tunefarm.compiler.types.tensor_type import Array
 _WIDE = frozenset(
     "softmax log_softmax layer_norm rms_norm rotary gelu swish hard_swish mish".split()
 )
-_SPELLED = (normalisations.match, softmax.match, activations.match, rotary.match)
+_SPELLED = (normalisations.match, activations.match_softmax, activations.match, rotary.match)
 
 
 def _match_casts(finder: Finder, node: Node) -> Match | None:
@@ -108,7 +107,7 @@ PATTERNS: tuple[MatchRule, ...] = (
     normalisations.match_folded,
     normalisations.match,
     normalisations.match_of_groups,
-    softmax.match,
+    activations.match_softmax,
     rotary.match,
     depth_space.match,
     activations.match,

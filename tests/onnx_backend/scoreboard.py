@@ -46,7 +46,7 @@ from tunefarm.compiler.errors import ImportModelError, InputError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.graph.evaluate_graph import evaluate_graph
 from tunefarm.compiler.graph.ir import Graph
-from tunefarm.compiler.strings.run_prefix import PrefixRun
+from tunefarm.compiler.strings.operators import PrefixRun
 from tunefarm.compiler.types.extents import with_fixed
 from tunefarm.compiler.types.signature import ResultSource
 from tunefarm.compiler.types.structure import StringTable, WordTable, gathered, spread

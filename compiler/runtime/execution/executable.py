@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from tunefarm.compiler.runtime.artefact.constants_check import ConstantsCheck
     from tunefarm.compiler.runtime.execution.profile import Clocked, Profile
     from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
-    from tunefarm.compiler.strings.run_prefix import PrefixRun
+    from tunefarm.compiler.strings.operators import PrefixRun
 
 R = TypeVar("R")
 
@@ -648,7 +648,7 @@ def _prefix(spec: ExecutableSpec) -> PrefixRun | None:
     """What runs before the entry, of nearly all models nothing."""
     if not spec.structure.prefix.steps:
         return None
-    from tunefarm.compiler.strings.run_prefix import PrefixRun  # few models need it
+    from tunefarm.compiler.strings.operators import PrefixRun  # few models need it
 
     return PrefixRun(spec.structure.prefix)
 
