@@ -30,11 +30,12 @@ from tunefarm.configs.private_folder import make_private, writable_by_others
 _SERVED: Final = {
     "host": "native",
     "x86-64-v2": "nehalem westmere silvermont goldmont sandybridge ivybridge",
-    "x86-64-v3": "haswell broadwell skylake alderlake znver1 znver2 znver3 zen zen2 zen3",
+    "x86-64-v3": "haswell broadwell skylake alderlake znver1 znver2 zen zen2",
     "skylake-avx512": "skx",
     "cascadelake": "cooperlake",
     "icelake-server": "icelake-client rocketlake tigerlake",
     "sapphirerapids": "emeraldrapids graniterapids",
+    "znver3": "zen3",
     "znver4": "zen4",
     "znver5": "zen5",
     "armv8-neon": "aarch64 arm64 armv8 armv8-a cortex-a53 cortex-a72 graviton rpi4",
@@ -303,6 +304,8 @@ class VectorTable(_Section):
     """Cycles to load a vector of bf16 and make it f32."""
     gather: Cycles
     """Cycles to load a vector of f32 from anywhere in the first-level cache."""
+    short_functions: bool = False
+    """Whether e^x and tanh were measured to be faster by the code of the step ShortFunctions."""
 
 
 class TileTable(_Section):

@@ -76,6 +76,21 @@ _EXP2 = (
     0.001338740810751915,
     0.00015383744903374463,
 )
+# tanh(x) = x p(x^2) / q(x^2), 0 <= x <= 9: 2^-25.5
+_TANH_ABOVE = (
+    1.0,
+    0.13383980095386505,
+    0.0034989966079592705,
+    2.0661271264543757e-05,
+    1.3419833244654455e-08,
+)
+_TANH_BELOW = (
+    1.0,
+    0.4671730101108551,
+    0.025890208780765533,
+    0.00032910390291363,
+    7.804733854754886e-07,
+)
 # sinh(x) = x + x^3 p(x^2), |x| <= 1: 2^-24.8
 _SINH = (0.16666732728481293, 0.00832962617278099, 0.0002042697014985606)
 
@@ -215,6 +230,18 @@ def _moderate_exp_minus_one(m: Instructions, x: str, scale: float = 1.0) -> str:
     return m.fma(power, _exp_of_rest_minus_one(m, reduced.r), less)
 
 
+def exp_nonpositive(m: Instructions, x: str) -> str:
+    """e^x for x <= 80 or NaN, of f32; 1.2 ulp, but 0 where that is below the normal numbers.
+
+    2^-127, as what an exponent of no bits stands for, is 0.
+    """
+    if m.has_avx512:
+        return exp(m, x)
+    reduced = _reduce(m, at_least(m, -88.0, x))
+    p = horner(m, reduced.r, (1.0, 1.0, *_EXP))
+    return m.emit("fmul", p, _power_of_two(m, reduced.bits, _offset(m, 0)))
+
+
 def exp_minus_one(m: Instructions, x: str) -> str:
     """e^x - 1; 1.5 ulp. As twice the half, since 2^128 is no float; tiny x are their own."""
     reduced = _reduce(m, at_least(m, -40.0, at_most(m, _format(m).largest, x)))
@@ -245,6 +272,15 @@ def tanh(m: Instructions, x: str) -> str:
     e = _moderate_exp_minus_one(m, bounded, 2.0)
     quotient = m.emit("fdiv", e, m.emit("fadd", e, m.constant(2.0)))
     return with_sign_of(m, quotient, x)
+
+
+def tanh_rational(m: Instructions, x: str) -> str:
+    """x p(x^2) / q(x^2), of f32, at most 1; 5.4 ulp, in half of the time where e^x takes long."""
+    bounded = at_most(m, 9.0, at_least(m, -9.0, x))
+    square = m.emit("fmul", bounded, bounded)
+    above = m.emit("fmul", bounded, horner(m, square, _TANH_ABOVE))
+    quotient = m.emit("fdiv", above, horner(m, square, _TANH_BELOW))
+    return at_most(m, 1.0, at_least(m, -1.0, quotient))
 
 
 def sinh(m: Instructions, x: str) -> str:

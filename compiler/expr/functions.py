@@ -164,9 +164,16 @@ UNARY: Mapping[str, Function] = {
         FLOATS, lambda x: np.asarray(_one(x) / x), arithmetic.reciprocal, domains=(_POSITIVE,)
     ),
     "exp": _expensive(np.exp, exponentials.exp, positive=True),
+    "exp_nonpositive": _expensive(
+        np.exp,
+        in_f32(exponentials.exp_nonpositive, exponentials.exp),
+        Domain((-16.0, 0.0)),
+        positive=True,
+    ),
     "expm1": _expensive(np.expm1, exponentials.exp_minus_one),
     "log": _expensive(np.log, logarithms.log, _POSITIVE),
     "tanh": _expensive(np.tanh, exponentials.tanh),
+    "tanh_rational": _expensive(np.tanh, in_f32(exponentials.tanh_rational, exponentials.tanh)),
     "erf": _expensive(_erf, in_f32(exponentials.erf, libm("erf"))),
     "sigmoid": _expensive(
         lambda x: np.asarray(_one(x) / (_one(x) + np.exp(-x))),

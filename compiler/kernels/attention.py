@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.expr.nodes import (
@@ -81,6 +82,7 @@ class Attention:
     seen: tuple[Expr, ...]  # conditions of queries and keys, where a query sees some in front of it
     summed: tuple[Expr, ...]  # conditions of features, where only so many are there
     zeroed: bool  # weights of rows that have no largest number are 0
+    power: str  # the function that gives e^x of differences of scores
     sunk: bool  # the result is divided by more than the sum: it reads the largest score, too
 
     @property
@@ -89,9 +91,9 @@ class Attention:
         return self.largest.body
 
 
-def weight_of(score: Expr, largest: Expr, zeroed: bool) -> Expr:
+def weight_of(score: Expr, largest: Expr, zeroed: bool, power: str = "exp") -> Expr:
     """The weight of a score by the largest one of its row; 0 if that is no number and `zeroed`."""
-    weight = unary("exp", sub(score, largest))
+    weight = unary(power, sub(score, largest))
     if not zeroed:
         return weight
     finite = binary("lt", unary("abs", largest), const(math.inf, weight.dtype))
@@ -131,8 +133,8 @@ def attention_of(kernel: FusedKernel) -> Attention | None:
         return None
     if exponential.axes != scores.axes or weighted.reduce_axes != (keys,):
         return None
-    bodies = [weight_of(largest.body, top, zeroed) for zeroed in (False, True)]
-    if exponential.body not in bodies:
+    weights = _weights(exponential, largest, top)
+    if weights is None:
         return None
     if any(load.indices != own for load in loads(largest.body) if load.buffer == scores.name):
         return None
@@ -167,9 +169,16 @@ def attention_of(kernel: FusedKernel) -> Attention | None:
         exists,
         tuple(part for condition in seen for part in conjuncts(condition)),
         summed,
-        zeroed=exponential.body == bodies[1],
+        *weights,
         sunk=any(load.buffer == largest.name for load in loads(output.body)),
     )
+
+
+def _weights(exponential: Stage, largest: Stage, top: Load) -> tuple[bool, str] | None:
+    """Whether weights are zeroed, and the function that gives them; None if they are others."""
+    forms = product((False, True), ("exp", "exp_nonpositive"))
+    same = (form for form in forms if exponential.body == weight_of(largest.body, top, *form))
+    return next(same, None)
 
 
 def _has_attentions_stages(kernel: FusedKernel) -> bool:
@@ -444,7 +453,7 @@ class _Blocks:
         return select(all_of(*conditions), body, const(neutral, DType.F32))
 
     def _exponential(self, shift: Expr) -> Stage:
-        body = weight_of(self._of(MASKED, self.own), shift, self.parts.zeroed)
+        body = weight_of(self._of(MASKED, self.own), shift, self.parts.zeroed, self.parts.power)
         if self.terms > 1:
             body = cast(self.parts.value.dtype, body)
         return Stage(self.parts.exponential.name, self.axes, (), "", body)
@@ -479,7 +488,7 @@ class _Blocks:
         nothing = binary("eq", top, const(-math.inf, DType.F32))
         factor = self._of(FACTOR, self.row)
         product = self._of(PRODUCT, (*self.row, index(parts.columns.name)))
-        joined = weight_of(top, self._of(parts.largest.name, row), parts.zeroed)
+        joined = weight_of(top, self._of(parts.largest.name, row), parts.zeroed, parts.power)
         part = mul(factor, self._of(PART, self.row))
         parts_of_block = (
             Stage(TOP, rows, (key,), "max", self._seen(self._of(MASKED, self.own), -math.inf)),

@@ -135,6 +135,12 @@ class Sketch:
         }
         return self.shape(positions), numbers
 
+    def after(self, step: Step) -> Sketch:
+        """The same sketch, of a kernel that this step has rewritten before all others."""
+        return replace(
+            self, build=lambda assignment: Schedule((step, *self.build(assignment).steps))
+        )
+
     @property
     def size(self) -> int:
         """How many schedules its choices make."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.short_functions import apply_short_functions, has_short_functions
 from tunefarm.compiler.schedule.fixed_order import (
     SumOrders,
     check_order,
@@ -28,10 +29,12 @@ from tunefarm.compiler.schedule.sketches.window import window_sketches
 from tunefarm.compiler.schedule.sketches.window_rows import window_rows_sketches
 from tunefarm.compiler.schedule.sketches.winograd_conv import winograd_sketches
 from tunefarm.compiler.schedule.space import ScheduleSpace, Sketch
+from tunefarm.compiler.schedule.steps.kernel_forms import ShortFunctions
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.numerics import (
     DEFAULT_NUMERICS,
     DETERMINISTIC_NUMERICS,
+    KEEP,
     STRICT_NUMERICS,
     Numerics,
 )
@@ -106,13 +109,26 @@ def _common_schedule(kernel: FusedKernel, target: Target) -> Schedule:
 def _admitted(
     kernel: FusedKernel, target: Target, threads: int, numerics: Numerics
 ) -> list[Sketch]:
+    short = _computes_short(kernel, target, numerics)
+    if short:
+        kernel = apply_short_functions(kernel)
     known = RECURRING, ATTENDING, CHAINED, CHAINED_APART, SCANNING, REDUCING, MOVING
     for families in known:
         sketches = [sketch for family in families for sketch in family(kernel, target, threads)]
         admitted = [sketch for sketch in sketches if sketch.algorithm in numerics.algorithms]
         if admitted:
             break
+    if short:
+        admitted = [sketch.after(ShortFunctions()) for sketch in admitted]
     return sorted(admitted, key=lambda sketch: not sketch.leads)
+
+
+def _computes_short(kernel: FusedKernel, target: Target, numerics: Numerics) -> bool:
+    """Functions have shorter forms, which are faster on the target, and may round otherwise."""
+    if not target.machine.vectors.short_functions or numerics.denormals == KEEP:
+        return False
+    exact = numerics.rounds_each or numerics.fixes_order
+    return not exact and has_short_functions(kernel)
 
 
 class SpaceCache:

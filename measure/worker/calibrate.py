@@ -216,7 +216,7 @@ class _Bench:
                 found.append((two - one_thread / 2) / ticked * SHARED_ELEMENTS)
         return _rounded(max(1.0, median(found)))
 
-    def _vectors(self) -> dict[str, float]:
+    def _vectors(self) -> dict[str, float | bool]:
         target = self.target
         dot = loops.dot_loop(target)
         fma = self._rate(loops.peak_loop(target))
@@ -226,6 +226,7 @@ class _Bench:
             "dot": _rounded(fma if dot is None else self._rate(dot)),
             "convert": _rounded(1.0 / self._rate(loops.convert_loop(target))),
             "gather": _rounded(1.0 / self._rate(loops.gather_loop(target))),
+            "short_functions": target.machine.vectors.short_functions,
         }
 
     def _tiles(self) -> Mapping[str, float] | None:

@@ -10,6 +10,7 @@ from tunefarm.compiler.kernels.flatten_axes import flatten_axes
 from tunefarm.compiler.kernels.im2col import im2col
 from tunefarm.compiler.kernels.limb_dot import DIGITS, apply_limb_dot
 from tunefarm.compiler.kernels.merge_axes import merge_axes, merge_reduce_axes
+from tunefarm.compiler.kernels.short_functions import apply_short_functions
 from tunefarm.compiler.kernels.split_axis import split_axis
 from tunefarm.compiler.kernels.unpack_weights import apply_unpack_weights
 from tunefarm.compiler.kernels.wide_factors import apply_wide_factors
@@ -104,6 +105,21 @@ class WideFactors(Step):
     def apply(self, scheduled: ScheduledKernel) -> ScheduledKernel:
         scheduled.require_untouched("factors are made wide before all other steps")
         return scheduled.rewritten(apply_wide_factors(scheduled.kernel))
+
+
+@dataclass(frozen=True, slots=True)
+class ShortFunctions(Step):
+    """Compute functions by shorter code: e^x of what is never positive, tanh as a quotient.
+
+    for i: y[i] = exp(x[i] - max)     ->     for i: y[i] = exp_nonpositive(x[i] - max)
+
+    Comes before all other steps. Weights below the normal numbers are 0, and a tanh is up to 5.4
+    units in the last place off instead of 2.4.
+    """
+
+    def apply(self, scheduled: ScheduledKernel) -> ScheduledKernel:
+        scheduled.require_untouched("functions are made short before all other steps")
+        return scheduled.rewritten(apply_short_functions(scheduled.kernel))
 
 
 @dataclass(frozen=True, slots=True)

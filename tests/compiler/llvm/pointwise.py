@@ -16,6 +16,7 @@ from tunefarm.compiler.kernels.kernel import KernelBuilder
 from tunefarm.compiler.schedule.spaces import default_schedule, naive_schedule
 from tunefarm.compiler.target import Target, host_target
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.numerics import STRICT_NUMERICS
 from tunefarm.compiler.types.tensor_type import TensorType
 
 Values: TypeAlias = npt.NDArray[Any]
@@ -44,7 +45,9 @@ def run_pointwise(
     kernel = builder.kernel("out", "out")
     values = {f"in{i}": array for i, array in enumerate(arrays)}
     machine = machines()[target]
-    vector = run_guarded(kernel, default_schedule(kernel, machine), values, machine).output
+    vector = run_guarded(
+        kernel, default_schedule(kernel, machine, 1, STRICT_NUMERICS), values, machine
+    ).output
     scalar = run_guarded(kernel, naive_schedule(), values, machine).output
     np.testing.assert_array_equal(_known_to_numpy(vector), _known_to_numpy(scalar))
     return vector

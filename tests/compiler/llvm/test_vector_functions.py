@@ -31,6 +31,7 @@ FUNCTIONS: dict[str, tuple[Callable[[Values], Values], float]] = {
     "expm1": (np.expm1, 1.5),
     "log": (np.log, 1.0),
     "tanh": (np.tanh, 2.4),
+    "tanh_rational": (np.tanh, 5.4),
     "sigmoid": (lambda x: 1 / (1 + np.exp(-x)), 3.5),
     "softplus": (lambda x: np.logaddexp(x, 0), 2.4),
     "erf": (lambda x: np.asarray(_erf(x)).astype(np.float64), 2.5),
@@ -61,6 +62,27 @@ def test_vector_functions_are_within_their_documented_error(function: str, targe
     assert error <= bound
     zeros = exact == 0
     np.testing.assert_array_equal(np.signbit(actual[zeros]), np.signbit(exact[zeros]))
+
+
+@pytest.mark.parametrize("target", ["host", "shorter", "narrow", "wide"])
+def test_a_power_of_e_that_is_below_the_normal_numbers_may_be_zero(target: str) -> None:
+    samples = float32_samples()
+    x = samples[~(samples > 0)]
+    actual = run_pointwise([x], lambda v: unary("exp_nonpositive", v), target)
+    exact = np.exp(x.astype(np.float64))
+    normal = exact >= np.finfo(np.float32).tiny
+    error, wrong = error_in_ulps(actual[normal], exact[normal])
+    assert not wrong.any() and error <= 1.2
+    assert np.isnan(actual[np.isnan(x)]).all()
+    tiny = exact < np.finfo(np.float32).tiny
+    assert ((actual[tiny] >= 0) & (actual[tiny] <= np.finfo(np.float32).tiny)).all()
+
+
+@pytest.mark.parametrize("target", ["host", "shorter", "narrow", "wide"])
+def test_a_tanh_by_a_quotient_is_never_beyond_one(target: str) -> None:
+    x = float32_samples()
+    actual = run_pointwise([x], lambda v: unary("tanh_rational", v), target)
+    assert (np.abs(actual[~np.isnan(x)]) <= 1).all()
 
 
 DOUBLE_FUNCTIONS: dict[str, tuple[Callable[[Values], Values], float]] = {

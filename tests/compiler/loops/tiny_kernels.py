@@ -9,7 +9,17 @@ import numpy as np
 import numpy.typing as npt
 
 from tests.compiler.schedule.small_kernels import f32, kernel_from, kernel_of
-from tunefarm.compiler.expr.nodes import Expr, add, binary, cast, const, integer, select, sub
+from tunefarm.compiler.expr.nodes import (
+    Expr,
+    add,
+    binary,
+    cast,
+    const,
+    integer,
+    select,
+    sub,
+    unary,
+)
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder
 from tunefarm.compiler.loops.constant_layout import ConstantLayout
 from tunefarm.compiler.loops.interpret import interpret
@@ -146,6 +156,20 @@ def _scaled() -> FusedKernel:
     return builder.kernel("scaled", "y")
 
 
+def _softmax_of_tanh() -> FusedKernel:
+    """m[i] = max over j of x[i, j]; y[i, j] = exp(x[i, j] - m[i]) + exp(x[i, j]) tanh(x[i, j])."""
+    builder = KernelBuilder()
+    x = builder.input(f32(3, 5))
+    m = builder.stage("m", [("i", 3)], lambda i, k: x[i, k], reduce=[("k", 5)], combiner="max")
+
+    def value(i: Expr, j: Expr) -> Expr:
+        other = binary("mul", unary("exp", x[i, j]), unary("tanh", x[i, j]))
+        return binary("add", unary("exp", binary("sub", x[i, j], m[i])), other)
+
+    builder.stage("y", [("i", 3), ("j", 5)], value)
+    return builder.kernel("softmax_of_tanh", "y")
+
+
 def _window() -> FusedKernel:
     """t[i] = x[i] + 1; y[i] = sum over k < 3 of t[i + k]."""
     builder = KernelBuilder()
@@ -274,6 +298,7 @@ STEP_KERNELS: Mapping[str, Callable[[], FusedKernel]] = {
     "plane_sum": lambda: _plane_sum(4, 5),
     "column_sum": _column_sum,
     "scaled": _scaled,
+    "softmax_of_tanh": _softmax_of_tanh,
     "window": _window,
     "filter": _filter,
     "narrow_product": lambda: _narrow_product(8),

@@ -11,8 +11,17 @@ from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.plan.choices.estimate import estimate
 from tunefarm.compiler.schedule.space import Sketch
 from tunefarm.compiler.schedule.spaces import default_schedule, fixed_order, schedule_space
+from tunefarm.compiler.schedule.steps.kernel_forms import BlockAttention, ShortFunctions
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.numerics import (
+    DEFAULT_NUMERICS as FLUSHING,
+)
+from tunefarm.compiler.types.numerics import (
+    DETERMINISTIC_NUMERICS,
+    STRICT_NUMERICS,
+    Numerics,
+)
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 AVX512 = target_named("x86-64-v4")
@@ -155,6 +164,31 @@ def test_data_comes_at_the_rate_of_the_cache_that_holds_it() -> None:
         target = with_numbers(slow, read=1.0)
         for section, count in sizes.items():
             assert (seconds(count, target) > 2 * before[section]) == (section == slow)
+
+
+def test_functions_are_short_where_the_table_says_so_and_rounding_is_free() -> None:
+    zen3 = target_named("znver3")
+    softmax, tanh, power = (
+        kernel_of([f32(64, 100)], [(name, ["x0"], attributes)])
+        for name, attributes in (("softmax", {"axis": 1}), ("tanh", {}), ("exp", {}))
+    )
+
+    def is_short(kernel: FusedKernel, target: Target, numerics: Numerics = FLUSHING) -> bool:
+        steps = default_schedule(kernel, target, 1, numerics).steps
+        return steps[:1] == (ShortFunctions(),)
+
+    assert is_short(softmax, zen3) and is_short(tanh, zen3)
+    assert not is_short(power, zen3), "its operand may be positive"
+    assert not is_short(softmax, target_named("x86-64-v3")), "measured on no such CPU"
+    for exact in STRICT_NUMERICS, DETERMINISTIC_NUMERICS, replace(FLUSHING, denormals="keep"):
+        assert not is_short(tanh, zen3, exact)
+
+
+def test_attention_is_computed_in_blocks_of_keys_with_short_functions_too() -> None:
+    factors = [f32(1, 2, 64, 32)] * 3
+    attention = kernel_of(factors, [("attention", ["x0", "x1", "x2"], {})])
+    steps = default_schedule(attention, target_named("znver3")).steps
+    assert steps[0] == ShortFunctions() and isinstance(steps[1], BlockAttention)
 
 
 def test_the_order_of_sums_that_all_cpus_share_does_not_depend_on_a_table() -> None:

@@ -137,6 +137,7 @@ EXAMPLES = [
         "prefetch": "vector8: Vectorize y i; Prefetch in0 64",
         "prefetch_copy": "turned: CacheRead y in0 rows ('j','i'); ComputeAt rows y i; Prefetch "
         "in0 64 rows",
+        "short_functions": "softmax_of_tanh: ShortFunctions",
         "digit_sums": "packed_product: DigitSums",
         "digit_sums_rounded": "packed_product: DigitSums 1",
         "wide_factors": "narrow_product: WideFactors",
@@ -306,6 +307,7 @@ REFUSALS = [
             "Prefetch in1 64: the kernel has no input 'in1'",
             "Prefetch in0 0: the prefetch distance must be at least 1 element",
             "Prefetch in0 64 x: kernel vector has no stage 'x'",
+            "ShortFunctions: no function of the kernel has a shorter form",
         ),
         "padded": (
             "ComputeAt y pad i: y does not come before pad",
@@ -326,6 +328,9 @@ REFUSALS = [
             "DotProduct y j: j is not the innermost reduce axis of y",
             "Unroll y k; DotProduct y k: k is a loop of another kind already",
             "Tile y i 2; WideFactors: factors are made wide before all other steps",
+        ),
+        "softmax_of_tanh": (
+            "Vectorize y j; ShortFunctions: functions are made short before all other steps",
         ),
         "row_sum16": ("DotProduct s k: the terms of s are no products of narrower factors",),
         "tile_product": (

@@ -21,7 +21,7 @@ from tunefarm.compiler.target import Target, host_target
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.measure.worker import calibrate as calibration
 
-KNOWN = ("stride", "interleaved", "crowded", "ahead")
+KNOWN = ("stride", "interleaved", "crowded", "ahead", "short_functions")
 """What is not measured, but taken from the shipped table; it may be None."""
 
 ROUNDS, BLOCK = 6, 4  # two of the rounds read data that others have read
