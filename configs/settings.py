@@ -369,7 +369,7 @@ class MachineFile(_Section):
         ]
         for name, value in self.machine.model_dump(mode="json", exclude_none=True).items():
             if isinstance(value, dict):
-                numbers = ", ".join(f"{key} = {number}" for key, number in value.items())
+                numbers = ", ".join(f"{key} = {json.dumps(item)}" for key, item in value.items())
                 lines.append(f"{name} = {{ {numbers} }}")
             else:
                 lines.append(f"{name} = {json.dumps(value)}")
