@@ -62,7 +62,7 @@ class ScheduledKernel:
 
     def require_untouched(self, otherwise: str) -> None:
         """`ScheduleError` with the reason `otherwise` if a stage or a layout is not naive."""
-        if self.layouts or not all(state.is_untouched for state in self.stages):
+        if self.layouts or self.stages != ScheduledKernel.of(self.kernel).stages:
             raise ScheduleError(otherwise)
 
     def is_inside(self, stage: StageState, consumer: StageState, axis: str) -> bool:

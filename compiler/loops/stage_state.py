@@ -147,11 +147,6 @@ class StageState:
         """The name of the stage."""
         return self.stage.name
 
-    @property
-    def is_untouched(self) -> bool:
-        """The state is the naive one."""
-        return self == StageState.of(self.stage)
-
     def position(self, loop: str) -> int:
         """Where a loop is in the order; `ScheduleError` if it is not there."""
         if loop not in self.order:

@@ -9,6 +9,7 @@ from tests.compiler.schedule.small_kernels import f32, kernel_of
 from tests.targets import target_named
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.plan.choices.estimate import estimate
+from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.space import Sketch
 from tunefarm.compiler.schedule.spaces import default_schedule, fixed_order, schedule_space
 from tunefarm.compiler.schedule.steps.kernel_forms import BlockAttention, ShortFunctions
@@ -189,6 +190,27 @@ def test_attention_is_computed_in_blocks_of_keys_with_short_functions_too() -> N
     attention = kernel_of(factors, [("attention", ["x0", "x1", "x2"], {})])
     steps = default_schedule(attention, target_named("znver3")).steps
     assert steps[0] == ShortFunctions() and isinstance(steps[1], BlockAttention)
+
+
+def test_schedules_of_all_families_apply_to_kernels_with_short_functions() -> None:
+    zen3 = target_named("znver3")
+    attributes: dict[str, Attribute] = {"layout": "NCHWc", "pads": (1, 1, 1, 1)}
+    blocks = [f32(1, 8, 28, 28, 8), f32(64, 64, 3, 3)]
+    product: list[Any] = [("matmul", ["x0", "x1"], {}), ("tanh", ["v0"], {})]
+    convolution: list[Any] = [("conv", ["x0", "x1"], attributes), ("tanh", ["v0"], {})]
+    total: list[Any] = [("tanh", ["x0"], {}), ("reduce_sum", ["v0"], {"axes": (1,)})]
+    kernels = [
+        recurrence(64),
+        kernel_of([f32(64, 64), f32(64, 64)], product, ["x1"]),
+        kernel_of(blocks, convolution, ["x1"]),
+        kernel_of([f32(64, 100)], total),
+    ]
+    for kernel in kernels:
+        for sketch in schedule_space(kernel, zen3).sketches:
+            chosen = zip((choice.name for choice in sketch.choices), sketch.default, strict=True)
+            schedule = sketch.build(dict(chosen))
+            assert schedule.steps[0] == ShortFunctions()
+            lower(kernel, schedule)
 
 
 def test_the_order_of_sums_that_all_cpus_share_does_not_depend_on_a_table() -> None:
