@@ -159,14 +159,16 @@ class Target:
         """The type that rounded hidden states of `rows` rows are kept in: weights are signed bytes.
 
         Unsigned bytes where an instruction adds such products; products of signed factors are fewer
-        instructions elsewhere. Of several rows numbers of 16 bits are still fewer with vectors of
-        512 bits: weights are widened once for all rows, and nobody turns bits by the signs of each
-        row. On a Skylake-SP 4 and 8 rows take 0.71 to 0.86 of the time, one takes 1.08.
+        instructions elsewhere. Numbers of 16 bits are still fewer with AVX2: nobody turns bits by
+        the signs of each row, and weights are widened once for all rows. On a Zen 3 4 and 8 rows
+        take 0.80 to 0.95 of the time and one 0.92 to 1.0, on a Skylake-SP 0.71 to 0.86, but one
+        1.08.
         """
         known = self.dot_products(DType.U8, DType.I8, DType.I32)
         if not all(instruction.matrix for instruction in known):
             return DType.U8
-        return DType.I16 if rows > 1 and self.has_avx512 else DType.I8
+        pairs = self.dot_products(DType.I16, DType.I16, DType.I32)
+        return DType.I16 if pairs and (rows > 1 or not self.has_avx512) else DType.I8
 
     @property
     def cached_weights(self) -> int:

@@ -152,6 +152,23 @@ def test_dot_products_of_named_targets(
     assert [item.instruction for item in found] == instructions
 
 
+@pytest.mark.parametrize(
+    ("name", "one", "several"),
+    [
+        ("x86-64-v2", DType.I8, DType.I8),
+        ("x86-64-v3", DType.I16, DType.I16),
+        ("skylake-avx512", DType.I8, DType.I16),
+        ("znver4", DType.U8, DType.U8),
+        ("neoverse-n1", DType.I8, DType.I8),
+    ],
+)
+def test_rounded_states_are_as_a_target_multiplies_them(
+    name: str, one: DType, several: DType
+) -> None:
+    target = target_named(name)
+    assert (target.states(1), target.states(2), target.states(8)) == (one, several, several)
+
+
 def test_caches_that_a_hypervisor_shows_otherwise_leave_the_host_its_key(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
