@@ -221,6 +221,8 @@ def tiles_of_rows(tile: Allocate, condition: Condition, rows: Rows, known: Facts
             break
         tests = [] if holds(more, known) else [more.to_expr()]
         if size == count:
+            if parts is not None and is_guarded:  # each unrolled round would branch by itself
+                tile = replace(tile, body=(*parts.zeros, *parts.rolled_sums(), *parts.ends))
             whole.append(If(all_of(*tests), (tile,)) if tests else tile)
         else:
             smaller.append((size, [*tests, unary("not", none.to_expr())]))

@@ -300,7 +300,7 @@ class TilePlan(TileLoops):
         steps += [Unroll(output, axis) for axis in body[:-1]]
         steps.append(Vectorize(output, body[-1]))
         if inline and roles.column:
-            steps.append(self._partition(tiles))
+            steps += self._partitions(tiles)
         cuts = ((loop.name, tuple(map(int, loop.cuts))) for loop in self.phases)
         steps += [Partition(output, name, 0, 0, at) for name, at in cuts if at]
         steps += parallel_steps(output, tiles.parallel, values.integers("chunks").item())
@@ -310,21 +310,21 @@ class TilePlan(TileLoops):
         steps.append(ComputeAt(anchor, output, "parallel" if fused else loops[-1], "register"))
         return steps + self._reduction_steps(anchor)
 
-    def _partition(self, tiles: Tiles) -> Partition:
-        """Tiles of columns at borders stand alone, and of static columns the last one always.
+    def _partitions(self, tiles: Tiles) -> list[Partition]:
+        """Tiles of static columns at borders stand alone, and the last one always.
 
-        Between them loops are cut where borders reach beyond one tile.
+        Between them loops are cut where borders reach beyond one tile. Of dynamic columns each
+        tile that stands alone has tiles for fewer of them besides: their rows test for borders.
         """
         context, column = self.context, self.context.roles.column
         whole = context.extent(column) // self.columns.item()
-        borders = self._borders()
-        is_last = any(first < whole <= end for first, end in borders)
-        cuts = {end for border in borders for end in border if 1 < end < whole - 1}
+        cuts = {end for border in self._borders() for end in border if 1 < end < whole - 1}
         if tiles.order.columns or any(loop.name == tiles.column.name for loop in tiles.parallel):
             cuts = set()
-        last = int(is_last or not context.has_dynamic_columns)
-        output = context.kernel.output.name
-        return Partition(output, f"{column}.o", last=last, cuts=tuple(sorted(cuts)))
+        alone = int(not context.has_dynamic_columns)
+        output, loop = context.kernel.output.name, f"{column}.o"
+        made = Partition(output, loop, alone, alone, tuple(sorted(cuts)))
+        return [made] if alone or cuts else []
 
     def _borders(self) -> list[tuple[int, int]]:
         """The tiles of columns that borders lie in: the first of each, and the one behind it."""
