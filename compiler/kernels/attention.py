@@ -326,14 +326,16 @@ class _Blocks:
         parts, extent = self.parts, self.parts.keys.extent
         groups = -(-self.count * self.size // self.lanes)
         position = add(mul(index(GROUP), integer(self.lanes)), index(LANE))
-        key = _wide(self._at(parts.key, position))
-        if groups * self.lanes != extent:
+        key = _wide(self._at(parts.key, self._inside(position)))
+        if groups * self.lanes != extent and parts.exists is None:
             key = select(binary("lt", position, integer(extent)), key, const(0, DType.F32))
         axes = (Axis(GROUP, groups), parts.features, Axis(LANE, self.lanes))
         made = [Stage(KEYS, (*self._stack(parts.key), *axes), (), "", key)]
         if self.padded:
-            value = _wide(self._at(parts.value, self.position))
-            body = select(self.exists, value, const(0, DType.F32))
+            value = _wide(self._at(parts.value, self._inside(self.position)))
+            body = value
+            if parts.exists is None:
+                body = select(self.exists, value, const(0, DType.F32))
             rows = (Axis(BLOCK, self.count), Axis(KEY, self.size), parts.columns)
             made.append(Stage(VALUES, (*self._stack(parts.value), *rows), (), "", body))
         return made
@@ -426,6 +428,16 @@ class _Blocks:
             return value
         exists = substitute(self.parts.exists, {self.parts.keys.name: self.position})
         return select(exists, value, const(0, DType.F32))
+
+    def _inside(self, position: Expr) -> Expr:
+        """The position of a key, of those behind the last one the last one's.
+
+        Of a dynamic number of keys these have a weight of 0, and are not copied to be padded.
+        """
+        last = self.parts.keys.extent - 1
+        if not self.padded or self.parts.exists is None:
+            return position
+        return binary("min", position, integer(last))
 
     def _stored_values(self) -> Load:
         if not self.padded and self.terms == 1:

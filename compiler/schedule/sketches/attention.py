@@ -40,6 +40,7 @@ from tunefarm.compiler.kernels.attention import (
     PRODUCT,
     SHIFT,
     TOP,
+    VALUES,
     Attention,
     attention_of,
     block_attention,
@@ -154,11 +155,22 @@ def query_blocks(context: AttentionContext, blocks: tuple[int, ...]) -> tuple[in
     return tuple(sorted(size for size in even if size * row <= STACK_BYTES))
 
 
-def key_blocks(context: AttentionContext) -> tuple[int, ...]:
-    """Numbers of keys, whole vectors, in blocks that share all keys as evenly as they can."""
+def key_blocks(context: AttentionContext) -> tuple[tuple[int, ...], int]:
+    """Numbers of keys, whole vectors, in blocks that share all keys as evenly as they can, and the
+    one by rule.
+
+    Values of a dynamic number of keys are copied where blocks need padding: a block like the one
+    by rule that needs none takes its place.
+    """
     extent, lanes = context.parts.keys.extent, context.lanes
     even = (even_part(extent, size) for size in KEYS_AT_ONCE if size < extent)
-    return tuple(sorted({min(-(-size // lanes) * lanes, extent) for size in even}))
+    blocks = sorted({min(-(-size // lanes) * lanes, extent) for size in even})
+    rule = blocks[len(blocks) // 2]
+    if context.parts.exists is not None:
+        alike = range(lanes, min(extent, rule * 3 // 2 + 1), lanes)
+        whole = [size for size in alike if extent % size == 0 and 2 * rule <= 3 * size]
+        rule = min(whole, key=lambda size: abs(size - rule), default=rule)
+    return tuple(sorted({*blocks, rule})), rule
 
 
 def register_tiles(context: AttentionContext, target: Target, extent: int) -> tuple[Pair, ...]:
@@ -267,8 +279,7 @@ def attention_sketches(kernel: FusedKernel, target: Target, threads: int) -> lis
 def _sketch(name: str, context: AttentionContext, target: Target) -> tuple[Sketch, int] | None:
     """The sketch, and how many queries make a block by rule; None where no query fits the stack."""
     parts, extent = context.parts, context.parts.keys.extent
-    blocks = key_blocks(context) if context.online else (extent,)
-    keys = blocks[len(blocks) // 2]
+    blocks, keys = key_blocks(context) if context.online else ((extent,), extent)
     queries = query_blocks(context, blocks)
     if not queries:
         return None
@@ -375,6 +386,7 @@ class _Candidates(AttentionSteps):
             BlockAttention(self.keys.item(), context.lanes, context.online),
             *(Prefetch(name, ahead, KEYS) for name in names if name == copied),
             *self._packed_keys(),
+            *self._padded_values(),
             Hoist(output, context.parts.columns.name, quotient),
             Tile(output, rows, self.queries.item(), "shift"),
             *self._tile_of_columns(output, outer, () if context.online else (f"{rows}.i",)),
@@ -493,6 +505,23 @@ class _Candidates(AttentionSteps):
             ComputeAt(turned, KEYS, f"{features}.o"),
             Unroll(turned, LANE),
             Vectorize(turned, features),
+        ]
+
+    def _padded_values(self) -> list[Step]:
+        """Of a dynamic number of keys: the rows of a block, before they are multiplied."""
+        context, columns = self.context, self.context.parts.columns
+        if context.parts.exists is None or not context.online:
+            return []
+        if context.parts.keys.extent % self.keys.item() == 0 or columns.extent % context.lanes:
+            return []
+        made = block_attention(context.kernel, self.keys.item(), context.lanes, True)
+        stack = (axis.name for axis in made.stage(VALUES).axes[:-3])
+        return [
+            ComputeAt(VALUES, PRODUCT, BLOCK),
+            Tile(VALUES, columns.name, context.lanes),
+            Reorder(VALUES, (*stack, BLOCK, KEY, f"{columns.name}.o", f"{columns.name}.i")),
+            Unroll(VALUES, f"{columns.name}.o"),
+            Vectorize(VALUES, f"{columns.name}.i"),
         ]
 
     def _scores(self, consumer: str, loop: str) -> list[Step]:
