@@ -37,6 +37,7 @@ from tunefarm.compiler.types.dtypes import DType
 
 _SIGNS = 0x80808080  # of the bytes of a word
 _ALL_WIDTHS = (16, 8, 4)
+_KEPT_IN_ORDER = 8  # words, at most, of 16-bit sums that are added as they are written: with AVX2
 
 _Emit: TypeAlias = Callable[[Value, Value, Value], Value]
 
@@ -313,7 +314,8 @@ class DotEmitter:
         """Bytes whose products, two at once, fit 16 bits; these are added in pairs.
 
         Where `old` is such a sum, products are added in 16 bits as long as they fit, and then in
-        pairs: what was added to give `old` is of no use then, and LLVM drops it.
+        pairs: what was added to give `old` is of no use then, and LLVM drops it. Left to itself it
+        adds in another order, too, which needs more registers than AVX2 has.
         """
         width = old.width
         bytes, pairs = type_of(DType.I8, 4 * width), type_of(DType.I16, 2 * width)
@@ -327,6 +329,8 @@ class DotEmitter:
             base, terms = before.base, before.terms + 1
             sums = [self._as(side, pairs) for side in (before.words, words)]
             added = self.writer.emit(f"add {sums[0]}, {sums[1].removeprefix(pairs)}")
+            if width <= _KEPT_IN_ORDER:
+                added = self.writer.emit(f'call {pairs} asm sideeffect "", "=x,0"({pairs} {added})')
             words = Value(self.writer.emit(f"bitcast {pairs} {added} to {left.type}"), WORD, width)
         ones = self.expressions.widen(word_of(0x00010001), width)
         total = self._add_pairs(base, words, ones)
