@@ -72,6 +72,14 @@ def test_a_tile_is_tested_where_it_reaches_beyond_the_pitch(margin: int, tested:
         assert found.body == given.body
 
 
+def test_the_element_behind_the_margin_is_in_the_next_row() -> None:
+    for behind, tested in ((2, False), (3, True)):
+        place = (integer(0), integer(0), index("h"), add(SIZE, integer(behind)))
+        store = Store("y", place, const(0.0, DType.F32))
+        body = (For("h", 0, ROWS, LoopKind.SERIAL, (store,)),)
+        assert bool(guards(separate_rows(nest(body, 3, column=1)).body)) is tested
+
+
 def test_tiles_that_no_size_ends_are_tested_before_their_vectors() -> None:
     (guard,) = guards(separate_rows(nest(tiles(None), 2)).body)
     (vectors,) = guard.body
