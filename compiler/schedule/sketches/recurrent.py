@@ -157,7 +157,9 @@ class Recurrent:
     def widens(self) -> bool:
         """Weights are stored in a narrower type than they are multiplied in."""
         phase = self.phases[-1]
-        return phase.terms == 1 and self.weight_dtype is not phase.product.body.dtype
+        factors = narrow_factors(phase.product.body) if phase.terms > 1 else None
+        multiplied = phase.product.body.dtype if factors is None else factors[0].dtype
+        return self.weight_dtype.bytes < multiplied.bytes
 
     @property
     def weight_dtype(self) -> DType:
