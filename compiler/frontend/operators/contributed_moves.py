@@ -197,7 +197,11 @@ def gather_block_quantized(node: OnnxNode, graph: GraphBuilder) -> Value:
         packed = -(-blocks * bits // 8) if given.dtype is DType.U8 else blocks
         if given.shape != (rows, packed):
             reason = f"the zero points {given.type} are not {rows} x {packed}"
-            raise node.bad_shape(f"{reason}, those of {rows} x {blocks} blocks of {bits} bits")
+            raise node.bad_shape(
+                f"{reason}, those of {rows} x {blocks} blocks of {bits} bits",
+                hint="export it with symmetric weights (the builder: int4_is_symmetric=true), or "
+                "without a table that is shared with the last product",
+            )
         zero = _few_bits(node, 3, bits)[:, :blocks]
     every = graph.reshape(all_there(indices, graph), (indices.type.size,))
     parts = [
