@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from tunefarm.compiler.kernels.evaluate import evaluate_kernel
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.loops import interpret as interpreter
 from tunefarm.compiler.loops.interpret import interpret
+from tunefarm.compiler.loops.ir import Allocate, Scope, walk
 from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.sketches.attention import attention_sketches
 from tunefarm.compiler.target import host_target
@@ -72,6 +74,41 @@ def test_a_window_begins_where_its_first_key_is(
     for end, begin in ((201, 169), (512, 480), (32, 0), (20, -12)):
         scores = _scores(kernel, (end, begin), sketch, monkeypatch)
         assert queries * (end - max(begin, 0)) <= scores <= queries * 192
+
+
+@pytest.mark.parametrize("end", [1009, 1003, 41])
+def test_values_are_copied_by_the_block_where_blocks_need_padding(end: int) -> None:
+    """1,009 keys have no even blocks; what lies behind the last one of a run is not read as one."""
+    operands = [f32(3, 16), f32(1009, 16), f32(1009, 16), TensorType(DType.I64, (2,))]
+    attributes: dict[str, Any] = {"scale": 0.5, "filled": 0, "since": -1}
+    kernel = kernel_of(operands, [("attention", ["x0", "x1", "x2", "x3"], attributes)])
+    chosen = attention_sketches(kernel, host_target(), 1)[1]
+    names = (choice.name for choice in chosen.choices)
+    nest = lower(kernel, chosen.build(dict(zip(names, chosen.default, strict=True))))
+    made = {item.memory.name: item for item in walk(nest.body) if isinstance(item, Allocate)}
+    assert made["values"].scope is not Scope.WORKSPACE
+    assert made["values"].memory.type.size < 512 * 16
+    inputs = {**inputs_for(kernel), kernel.inputs[3].name: np.array((end, 0), np.int64)}
+    expected = np.asarray(evaluate_kernel(kernel, inputs))
+    for buffer in kernel.inputs[1:3]:
+        inputs[buffer.name] = inputs[buffer.name].copy()
+        inputs[buffer.name][..., end:, :] = np.nan
+    found = interpret(nest, inputs)
+    np.testing.assert_allclose(found.astype(float), expected.astype(float), rtol=1e-4, atol=1e-5)
+
+
+def test_blocks_that_need_no_padding_are_preferred_where_keys_are_dynamic() -> None:
+    operands = [f32(3, 16), f32(1000, 16), f32(1000, 16), TensorType(DType.I64, (2,))]
+    attributes: dict[str, Any] = {"scale": 0.5, "filled": 0, "since": -1}
+    dynamic = kernel_of(operands, [("attention", ["x0", "x1", "x2", "x3"], attributes)])
+    static = kernel_of(operands[:3], [("attention", ["x0", "x1", "x2"], {"scale": 0.5})])
+    target = replace(host_target(), vector_bytes=32)
+    blocks = []
+    for kernel in (dynamic, static):
+        chosen = attention_sketches(kernel, target, 1)[1]
+        names = [choice.name for choice in chosen.choices]
+        blocks.append(chosen.default[names.index("keys")])
+    assert blocks == [200, 256]
 
 
 def _causal(queries: int, keys: int, bounds: int) -> FusedKernel:
