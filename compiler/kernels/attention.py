@@ -460,9 +460,22 @@ class _Blocks:
                 below = isinstance(part, Binary) and part.op == "lt"
                 place = first if below else add(first, integer(self.size - 1))
             conditions.append(substitute(part, {self.parts.keys.name: place}))
+        if block:
+            conditions += [substitute(part, {self.parts.keys.name: first}) for part in self._ends()]
         if not conditions:
             return body
         return select(all_of(*conditions), body, const(neutral, DType.F32))
+
+    def _ends(self) -> list[Expr]:
+        """Conditions that end at a key: of a block they hold for some if they do for the first."""
+        found = conjuncts(self.parts.exists) if self.parts.exists is not None else ()
+        return [
+            part
+            for part in found
+            if isinstance(part, Binary)
+            and part.op == "lt"
+            and part.left == index(self.parts.keys.name)
+        ]
 
     def _exponential(self, shift: Expr) -> Stage:
         body = weight_of(self._of(MASKED, self.own), shift, self.parts.zeroed, self.parts.power)

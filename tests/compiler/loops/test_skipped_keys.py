@@ -15,7 +15,7 @@ from tunefarm.compiler.kernels.evaluate import evaluate_kernel
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.loops import interpret as interpreter
 from tunefarm.compiler.loops.interpret import interpret
-from tunefarm.compiler.loops.ir import Allocate, Scope, walk
+from tunefarm.compiler.loops.ir import Allocate, For, Scope, walk
 from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.sketches.attention import attention_sketches
 from tunefarm.compiler.target import host_target
@@ -88,6 +88,8 @@ def test_values_are_copied_by_the_block_where_blocks_need_padding(end: int) -> N
     made = {item.memory.name: item for item in walk(nest.body) if isinstance(item, Allocate)}
     assert made["values"].scope is not Scope.WORKSPACE
     assert made["values"].memory.type.size < 512 * 16
+    blocks = [item for item in walk(nest.body) if isinstance(item, For) and item.variable == "nb"]
+    assert blocks and all(loop.limit is not None for loop in blocks)  # those of the run alone
     inputs = {**inputs_for(kernel), kernel.inputs[3].name: np.array((end, 0), np.int64)}
     expected = np.asarray(evaluate_kernel(kernel, inputs))
     for buffer in kernel.inputs[1:3]:
