@@ -518,13 +518,10 @@ def test_the_names_that_programs_import_are_there() -> None:
             key: int(theirs[key].value) for key in ours
         }
     assert str(tunefarm.compiler.VERSION) in tunefarm.get_build_info()
-    for take_no_effect in (
-        tunefarm.disable_telemetry_events,
-        tunefarm.enable_telemetry_events,
-        tunefarm.preload_dlls,
-        partial(tunefarm.set_seed, 7),
-    ):
-        take_no_effect()
+    tunefarm.disable_telemetry_events()
+    tunefarm.enable_telemetry_events()
+    tunefarm.preload_dlls()
+    tunefarm.set_seed(7)
     tunefarm.set_default_logger_severity(3)
     tunefarm.set_default_logger_severity(2)
     tunefarm.set_default_logger_verbosity(0)
@@ -534,10 +531,10 @@ def test_the_names_that_programs_import_are_there() -> None:
 
 def test_programs_catch_the_exceptions_of_capi(tmp_path: Path, sized: Pair) -> None:
     """By attribute, and by import where tunefarm stands for onnxruntime in `sys.modules`."""
-    import tunefarm
+    import tunefarm.capi
 
-    theirs = onnxruntime.capi.onnxruntime_pybind11_state
-    state = tunefarm.capi.onnxruntime_pybind11_state
+    theirs: Any = onnxruntime.capi.onnxruntime_pybind11_state
+    state: Any = tunefarm.capi.onnxruntime_pybind11_state
     for name in tunefarm.capi.__all__:
         assert issubclass(getattr(theirs, name), Exception)
         assert issubclass(getattr(state, name), TunefarmError)
@@ -545,15 +542,17 @@ def test_programs_catch_the_exceptions_of_capi(tmp_path: Path, sized: Pair) -> N
     (tmp_path / "unknown.onnx").write_bytes(
         model_of([node("Nowhere", "x")], [FLOATS("x")], [FLOATS("y")]).SerializeToString()
     )
+    engines: Any = ((onnxruntime, theirs), (tunefarm, state))
     for name, expected in (
         ("absent.onnx", "NoSuchFile"),
         ("damaged.onnx", "InvalidProtobuf"),
         ("unknown.onnx", "InvalidGraph"),
     ):
-        for engine, found in ((onnxruntime, theirs), (tunefarm, state)):
+        for engine, found in engines:
             with pytest.raises(getattr(found, expected)):
                 engine.InferenceSession(str(tmp_path / name), providers=CPU)
-    for session, found in ((sized.other, theirs), (sized.ours, state)):
+    sessions: Any = ((sized.other, theirs), (sized.ours, state))
+    for session, found in sessions:
         with pytest.raises(found.InvalidArgument):
             session.run(None, {"x": X[:, :2], "y": Y})
     program = (
