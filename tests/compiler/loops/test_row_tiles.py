@@ -75,7 +75,7 @@ def test_a_tile_of_sums_is_begun_then_added_to_then_read_and_nothing_else() -> N
 
     def parts(*body: Stmt, scope: Scope = Scope.REGISTER) -> list[int] | None:
         found = sum_tile(Allocate(Memory("t", DType.F32, (4,)), scope, body))
-        return found and [len(part) for part in (found.zeros, found.sums, found.ends)]
+        return None if found is None else [*map(len, (found.zeros, found.sums, found.ends))]
 
     zeros = rows(Store("t", at, const(0.0, DType.F32)))
     added = rows(Update("t", at, "sum", Load(DType.F32, "x", at)))
