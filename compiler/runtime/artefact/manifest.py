@@ -65,7 +65,7 @@ def step_to_json(step: RunStep) -> dict[str, Any]:
 
 def step_from_json(data: Mapping[str, Any]) -> RunStep:
     """The inverse of `step_to_json`."""
-    kind = next((kind for key, kind in _KINDS.items() if key in data), None)
+    kind: Any = next((kind for key, kind in _KINDS.items() if key in data), None)
     if kind is None:
         raise KeyError("a step of no kind")
     found = {name: read(data[key]) for key, name, read in _fields(kind) if key in data}
@@ -106,9 +106,12 @@ def _reader(kind: Any) -> Callable[[Any], Any]:
         return lambda data: None if data is None else some(data)
     if kind is TensorType:
         return _type_from_json
-    if not is_dataclass(kind):
-        read: Callable[[Any], Any] = kind
-        return read
+    read: Callable[[Any], Any] = kind
+    return _listed(kind) if is_dataclass(kind) else read
+
+
+def _listed(kind: Any) -> Callable[[Any], Any]:
+    """What reads a dataclass from the list of its fields."""
     parts = [read for _, _, read in _fields(kind)]
 
     def listed(data: Sequence[Any]) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import onnx
@@ -66,7 +67,7 @@ def case(
     *,
     outputs: tuple[str, ...] = ("y",),
     opset: int = 18,
-    **constants: Array,
+    **constants: Any,
 ) -> Case:
     """A case as text: inputs `x[b,s,6] int i[b]`, nodes, and of each symbol the bounds and what it
     is in each call, or in all of them: `b 1..3: 2, s 2..7: 3 7`."""
@@ -98,23 +99,23 @@ def floats(*shape: int) -> Array:
 ROW_SIZES = "b 1..3: 1 2 3, s 2..7: 3 7 4"
 
 
-def on_rows(nodes: str, **constants: Array) -> Case:
+def on_rows(nodes: str, **constants: Any) -> Case:
     """Nodes on x [batch, seq, 6]."""
     return case("x[b,s,6]", nodes, ROW_SIZES, **constants)
 
 
-def on_image(nodes: str, opset: int = 18, **constants: Array) -> Case:
+def on_image(nodes: str, opset: int = 18, **constants: Any) -> Case:
     """Nodes on x [batch, 4, height, width]."""
     sizes = "b 1..2: 1 2 1, h 5..11: 5 8 11, w 5..12: 9 6 11"
     return case("x[b,4,h,w]", nodes, sizes, opset=opset, **constants)
 
 
-def on_shapes(nodes: str, outputs: tuple[str, ...] = ("y",), **constants: Array) -> Case:
+def on_shapes(nodes: str, outputs: tuple[str, ...] = ("y",), **constants: Any) -> Case:
     """Nodes on x [batch, seq, 6] and its shape."""
     return case("x[b,s,6]", f"shape = Shape x; {nodes}", ROW_SIZES, outputs=outputs, **constants)
 
 
-def with_second(nodes: str, second: str, **constants: Array) -> Case:
+def with_second(nodes: str, second: str, **constants: Any) -> Case:
     """Nodes on x [batch, seq, 6] and another input z, maybe of p rows."""
     sizes = ROW_SIZES + ", p 0..5: 0 5 2" * ("p" in second)
     return case(f"x[b,s,6] z[{second}]", nodes, sizes, **constants)

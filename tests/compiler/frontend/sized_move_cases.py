@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.compiler.frontend.onnx_models import integers
 from tests.compiler.frontend.sized_cases import Case, case, floats, on_rows, on_shapes, with_second
-from tunefarm.compiler.types.tensor_type import Array
 
 SIZES = "b 1..3: 3 1 2, s 3..7: 7 3 5"
 
 
-def _of_a_difference(nodes: str, **constants: Array) -> Case:
+def _of_a_difference(nodes: str, **constants: Any) -> Case:
     """Nodes on x [s, 6] and d = s - b, which may be less than 0."""
     return case(
         "x[s,6] z[b]",

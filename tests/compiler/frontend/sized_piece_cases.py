@@ -5,18 +5,19 @@ The axis is two of the model's, joined by a reshape: the second one ends before 
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.compiler.frontend.onnx_models import integers
 from tests.compiler.frontend.sized_cases import Case, case, floats
-from tunefarm.compiler.types.tensor_type import Array
 
 
-def _joined(nodes: str, inputs: str = "", **constants: Array) -> Case:
+def _joined(nodes: str, inputs: str = "", **constants: Any) -> Case:
     """Nodes on v [n, a * b]."""
     sizes = "n 2..4: 2 4 3, a 2..5: 5 2 3, b 1..6: 3 6 1"
     return case(f"x[n,a,b]{inputs}", f"v = Reshape x [0,-1]; {nodes}", sizes, **constants)
 
 
-def _in_windows(nodes: str, **constants: Array) -> Case:
+def _in_windows(nodes: str, **constants: Any) -> Case:
     """Nodes on an image u [n, 1, a * b]."""
     return _joined(f"u = Unsqueeze v [1]; {nodes}", **constants)
 

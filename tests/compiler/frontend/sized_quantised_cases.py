@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from tests.compiler.frontend.sized_cases import Case, case, on_image, on_shapes
@@ -18,14 +20,14 @@ def _number(value: float) -> Array:
     return np.array(value, np.float32)
 
 
-_FORMS = {"zero": np.array(120, np.uint8), "zero2": np.array(100, np.uint8)}
+_FORMS: dict[str, Any] = {"zero": np.array(120, np.uint8), "zero2": np.array(100, np.uint8)}
 
 
-def _on_image(nodes: str, **constants: Array) -> Case:
+def _on_image(nodes: str, **constants: Any) -> Case:
     return on_image(nodes, **_FORMS, w=_weights(3, 4, 3, 3), **constants)
 
 
-def _on_rows(nodes: str, **constants: Array) -> Case:
+def _on_rows(nodes: str, **constants: Any) -> Case:
     return case("x[b,6,w]", nodes, "b 1..2: 1 2 1, w 4..16: 4 9 16", **constants)
 
 
