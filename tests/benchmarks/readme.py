@@ -332,7 +332,7 @@ def main() -> None:
         today = datetime.datetime.now(tz=datetime.UTC).date()
         names = ", ".join(f"{name} {version(key)}" for key, name in ENGINE_NAMES.items())
         how = (
-            f"{cpu}, one thread, {today:%d %B %Y}, {names}; tuned for {options.minutes:g} "
+            f"{cpu}, one thread, {today.day} {today:%B %Y}, {names}; tuned for {options.minutes:g} "
             "minutes each."
         )
         figures = {"cpu": cpu, "how": how, "rows": [asdict(row) for row in rows]}
