@@ -27,7 +27,7 @@ from tunefarm.compiler.runtime.spec.guards import SizeGuard
 from tunefarm.compiler.runtime.spec.kernel_report import KernelReport
 from tunefarm.compiler.schedule.spaces import SpaceCache
 from tunefarm.compiler.types.numerics import Algorithm
-from tunefarm.compiler.types.signature import Signature, fixed_signature
+from tunefarm.compiler.types.signature import Signature
 from tunefarm.compiler.types.tensor_type import TensorType
 
 
@@ -74,7 +74,7 @@ def assemble_spec(
         structure=graph.structure,
         metadata=graph.metadata,
         guards=guards,
-        signature=_read_dense(graph.signature, program) or fixed_signature(inputs, outputs),
+        signature=_read_dense(graph.signature, program),
         functions=function_links(program),
         operands=tuple(_operands(calls[0]) for calls in program.kernel_calls().values()),
         in_place=outputs_in_place(program, memory),
@@ -83,10 +83,8 @@ def assemble_spec(
     )
 
 
-def _read_dense(signature: Signature | None, program: KernelProgram) -> Signature | None:
+def _read_dense(signature: Signature, program: KernelProgram) -> Signature:
     """The signature, which says of inputs that kernels read them as they lie."""
-    if signature is None:
-        return None
     dense = dense_inputs(program)
     ports = (replace(port, read_dense=port.name in dense) for port in signature.inputs)
     return replace(signature, inputs=tuple(ports))

@@ -147,7 +147,7 @@ def compile_model(
     spaces, allowance = SpaceCache(target, threads, numerics), ResourceBudget(limits)
     graph, program = _to_kernels(model, spaces, shapes, stages, allowance, chains)
     small = SmallImageVariant(program)
-    if graph.signature is not None and not numerics.fixes_order:
+    if not numerics.fixes_order:
         small = small_image_variant(program, graph.signature, spaces, choose_schedule)
     program = stages.run("small_image_variant", lambda: small.program)
     choose = partial(choose_schedules, program, choose_schedule, small.schedules)

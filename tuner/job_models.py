@@ -73,14 +73,13 @@ class JobModels:
     numerics: Numerics | None = None
     """Those that the settings name if None."""
     points: list[SizePoint] = field(init=False)
-    """Sizes that stand for all, where shapes are dynamic."""
+    """Sizes that stand for all: one without symbols where shapes are static."""
     untuned: dict[str, ExecutableSpec] = field(default_factory=dict)  # by the target's key
     size_plans: dict[str, SizePlan] = field(default_factory=dict)  # the same
     confirmed_elsewhere: dict[str, Confirmed] = field(default_factory=dict)  # the same
 
     def __post_init__(self) -> None:
-        signature = self.graph.signature
-        self.points = [] if signature is None else points_of(signature)
+        self.points = points_of(self.graph.signature)
 
     def is_here(self, target: Target) -> bool:
         """Whether whole models for the target can be measured on this machine."""
@@ -207,7 +206,7 @@ class JobModels:
     @property
     def exchanges_kernels(self) -> bool:
         """Whether kernels can be exchanged in the running model: not where sizes are dynamic."""
-        return self.graph.signature is None
+        return self.graph.is_static
 
     def _confirming(
         self,

@@ -306,9 +306,9 @@ class GraphBuilder(SizeValues):
                     wanted += "_"
             renamed[internal] = wanted
             taken.add(wanted)
-        padded = {} if signature is None else self.run_time.padded(signature)
+        padded = self.run_time.padded(signature)
         graph = self._renamed(tuple(name for name, _ in outputs), renamed, padded)
-        if signature is None:
+        if signature.is_fixed:
             return graph
         unread, zeros = (
             {renamed.get(name, name): dims for name, dims in known.items() if name in self._types}
@@ -317,7 +317,7 @@ class GraphBuilder(SizeValues):
         computed = {name: size for name, (size, _) in sizes.items()}
         return replace(
             graph,
-            signature=signature,
+            dynamic=signature,
             unread=unread,
             zeros=zeros,
             computed_sizes=computed,
@@ -350,12 +350,12 @@ class GraphBuilder(SizeValues):
             for number, size in enumerate(late)
         }
 
-    def _signature(self, outputs: Sequence[tuple[str, TensorType, Dims]]) -> Signature | None:
+    def _signature(self, outputs: Sequence[tuple[str, TensorType, Dims]]) -> Signature:
         """How the graph is called; declares its input `SIZES`."""
         ports = [(value.name, _stored(value.type), value.dims) for value in self._inputs]
         checks = tuple(check for check, _ in self._checks)
         signature = self.run_time.signature(ports, outputs, checks)
-        if signature is not None and signature.sizes:
+        if signature.sizes:
             type = TensorType(DType.I64, (len(signature.sizes),))
             self._inputs.append(Value(SIZES, type))
             self._types[SIZES] = type

@@ -136,10 +136,8 @@ class RunTimeSizes:
         inputs: Sequence[tuple[str, TensorType, Dims]],
         outputs: Sequence[tuple[str, TensorType, Dims]],
         checks: tuple[Check, ...] = (),
-    ) -> Signature | None:
-        """How the graph is called; None where nothing depends on a symbol or is to be checked."""
-        if not self.sources and not checks:
-            return None
+    ) -> Signature:
+        """How the graph is called."""
         for _, _, dims in outputs:
             for axis in dims:
                 self.ask_for(axis)

@@ -25,8 +25,8 @@ _NUMBERS = ("number", "since")
 
 def run(graph: Graph) -> Graph:
     """The graph whose fills, and what is known of padding, name the first of equal sizes."""
-    first = {} if graph.signature is None else _first_equals(graph.signature)
-    if graph.signature is None or not first:
+    first = _first_equals(graph.signature)
+    if not first:
         return graph
     numbers = first_numbers(graph.signature)
     return replace(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from tunefarm.compiler.types.dims import Dims
 from tunefarm.compiler.types.metadata import NO_METADATA, Metadata
 from tunefarm.compiler.types.node import Node
-from tunefarm.compiler.types.signature import Signature
+from tunefarm.compiler.types.signature import Signature, fixed_signature
 from tunefarm.compiler.types.sizes import Dimension
 from tunefarm.compiler.types.structure import NO_STRUCTURE, Structure
 from tunefarm.compiler.types.tensor_type import Array, TensorType
@@ -23,9 +23,9 @@ class Graph:
     either an input, a constant, or the output of exactly one node. A graph output may also be an
     input or a constant.
 
-    `signature` is there if some sizes are dynamic: the graph is padded to the bounds then, and
-    reads them from its input `tunefarm.compiler.types.signature.SIZES`. Types say how much of each
-    axis is there, as far as the importer knew and passes kept the value.
+    `dynamic` is its signature if some sizes are dynamic: the graph is padded to the bounds then,
+    and reads them from its input `tunefarm.compiler.types.signature.SIZES`. Types say how much of
+    each axis is there, as far as the importer knew and passes kept the value.
     `unread` has the axes of values behind whose true sizes nobody reads what results depend on:
     there they may hold anything, or not be computed at all. `zeros` has those of values that the
     importer saw to hold 0 there. `computed_sizes` are outputs of one i64 that hold sizes which the
@@ -39,9 +39,22 @@ class Graph:
     nodes: tuple[Node, ...]
     types: Mapping[str, TensorType]
     constants: Mapping[str, Array]
-    signature: Signature | None = None
+    dynamic: Signature | None = None
     structure: Structure = NO_STRUCTURE
     unread: Mapping[str, Dims] = field(default_factory=dict)
     zeros: Mapping[str, Dims] = field(default_factory=dict)
     computed_sizes: Mapping[str, Dimension] = field(default_factory=dict)
     metadata: Metadata = NO_METADATA
+
+    @property
+    def signature(self) -> Signature:
+        """How the graph is called; without symbols where it is static."""
+        if self.dynamic is not None:
+            return self.dynamic
+        inputs, outputs = ([(n, self.types[n]) for n in p] for p in (self.inputs, self.outputs))
+        return fixed_signature(inputs, outputs)
+
+    @property
+    def is_static(self) -> bool:
+        """Whether all sizes are known when compiling."""
+        return self.dynamic is None

@@ -46,16 +46,17 @@ def _type(graph: Graph, name: str) -> str:
 
 
 def _input(graph: Graph, name: str) -> str:
-    type, signature = _type(graph, name), graph.signature
-    if signature is None:
+    type = _type(graph, name)
+    if graph.is_static:
         return type
+    signature = graph.signature
     if name == SIZES:
         return f"{type} = [{', '.join(map(str, signature.sizes))}]"
     return _sized(signature.inputs, name, type)
 
 
 def _output(graph: Graph, name: str) -> str:
-    if graph.signature is None:
+    if graph.is_static:
         return ""
     if any(port.name == name for port in graph.signature.outputs):
         return f": {_sized(graph.signature.outputs, name, _type(graph, name))}"

@@ -38,7 +38,7 @@ def graph_to_json(graph: Graph) -> dict[str, Any]:
 
 def structure_to_json(graph: Graph) -> dict[str, Any]:
     """Everything about the graph but its constants, as JSON values."""
-    signature = graph.signature
+    signature = graph.dynamic
     padded = {name: type.padded for name, type in graph.types.items() if type.padded is not None}
     return {
         **({} if signature is None else {"signature": signature_to_json(signature)}),
@@ -160,7 +160,7 @@ def canonical_form(graph: Graph) -> dict[str, Any]:
             row = [node.operator, operands, attributes_to_json(node.attributes)]
         rows.append([_type_to_json(graph.types[name]), row])
         numbers[name] = len(numbers) - 1
-    sized = graph.signature
+    sized = graph.dynamic
     known = {
         kind: {str(numbers[n]): dims for n, dims in axes.items() if n in numbers}
         for kind, axes in (("unread", graph.unread), ("zeros", graph.zeros))

@@ -29,8 +29,6 @@ from tunefarm.compiler.types.tensor_type import TensorType
 def widen_places(graph: Graph) -> Graph:
     """The graph with `pad` nodes taken into inputs that nothing but them reads."""
     signature = graph.signature
-    if signature is None:
-        return graph
     taken: dict[str, str] = {}  # results of pads that go, by the inputs that take their place
     ports: dict[str, SizedPort] = {}
     for port in signature.inputs:
@@ -57,7 +55,7 @@ def widen_places(graph: Graph) -> Graph:
         graph,
         nodes=tuple(nodes),
         types=types,
-        signature=replace(signature, inputs=inputs),
+        dynamic=replace(signature, inputs=inputs),
         unread={n: dims for n, dims in graph.unread.items() if n in types and n not in ports},
         zeros={n: dims for n, dims in graph.zeros.items() if n in types and n not in ports},
     )

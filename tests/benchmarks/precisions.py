@@ -120,7 +120,7 @@ def lowered_model(
         return compiler.build(graph, numerics=numerics)
     prepared = prepare(graph)
     seeds = range(FIRST_CALIBRATED, FIRST_CALIBRATED + options.calibrated)
-    samples = Samples.of([drawn.inputs(seed) for seed in seeds], SampleForm(drawn.types))
+    samples = Samples.of([drawn.inputs(seed) for seed in seeds], SampleForm(graph.signature))
     method = Method.of(options.method)
     calibration = calibrate(prepared, samples, method, compiler.build)
     able = (item.identity for item in contractions(prepared) if item.quantisable)

@@ -89,7 +89,7 @@ def run_numpy(graph: Graph, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
     inputs = PrefixRun(structure.prefix)(inputs)
     given = words.read(structure.texts, spread(structure.inputs, inputs))
     values = evaluate_graph(graph, given)
-    for check in graph.signature.checks if graph.signature else ():
+    for check in graph.signature.checks:
         if values[check.output].any():
             raise InputError(f"{check.operand!r} does not fit: {check.reason}")
     results = words.shown(structure.texts, _results(graph, values))
@@ -99,8 +99,6 @@ def run_numpy(graph: Graph, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
 def _results(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
     """The outputs, of those whose sizes the graph computes as much as there is."""
     signature = graph.signature
-    if signature is None:
-        return {name: values[name] for name in graph.outputs}
     symbols = {
         source.symbol.name: int(values[source.output][source.position])
         for source in signature.sources

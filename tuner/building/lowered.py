@@ -149,7 +149,7 @@ def calibrated(
     def compile(graph: Graph) -> Executable:
         return Executable(compile_with(graph, None, with_f32, host_target()).spec)
 
-    samples = read_samples(options.calibration, SampleForm.of(prepared, options.several))
+    samples = read_samples(options.calibration, SampleForm(prepared.signature, options.several))
     calibration = calibrate(prepared, samples, options.method(), compile)
     able = (item.identity for item in contractions(prepared) if item.quantisable)
     precisions = dict.fromkeys(able, Precision.INT8)
@@ -247,8 +247,7 @@ def overflow_note(graph: Graph, built: Compiled, settings: Settings) -> str:
         return ""
     executable = Executable(built.spec.of_tensors())
     inputs = {name: _drawn(type) for name, type in executable.inputs_at().items()}
-    if graph.signature is not None:
-        put_sizes(graph.signature, choose_sizes(graph.signature, {}), inputs)
+    put_sizes(graph.signature, choose_sizes(graph.signature, {}), inputs)
     if _are_finite(executable.run(inputs)):
         return ""
     prepared = prepare(graph)

@@ -84,7 +84,7 @@ def range_programs(
 
     `guards` are those that all of them have, `choose` gives the schedules that are applied anyway.
     """
-    if plan is None or graph.signature is None:
+    if plan is None:
         return [RangeProgram(tuple(guards), choose)]
     axes = [source for source in graph.signature.sources if isinstance(source, AxisSource)]
     found = []

@@ -125,12 +125,8 @@ def _bounds(graph: Graph, name: str, axis: int) -> tuple[int, int]:
     """The minimum and the maximum size of an input's axis."""
     from tunefarm.compiler.types.sizes import bounds_of
 
-    ports = () if graph.signature is None else graph.signature.inputs
-    for port in ports:
-        if port.name == name:
-            return bounds_of(port.shape[axis])
-    extent = graph.types[name].shape[axis]
-    return extent, extent
+    port = next(port for port in graph.signature.inputs if port.name == name)
+    return bounds_of(port.shape[axis])
 
 
 def _label(bounds: Sequence[tuple[int, int]], programs: Sequence[ProgramSizes]) -> str:

@@ -64,13 +64,13 @@ def with_outputs(graph: Graph, values: Iterable[str]) -> Graph:
     """
     graph = replace(graph, structure=NO_STRUCTURE)
     names, signature = tuple(values), graph.signature
-    if signature is None:
+    if graph.is_static:
         return dead_code.run(replace(graph, outputs=names))
     former = {port.name for port in signature.outputs}
     computed = (name for name in graph.outputs if name not in former)
     ports = tuple(_port(graph, name) for name in names)
     outputs = tuple(dict.fromkeys((*names, *computed)))
-    shown = replace(graph, outputs=outputs, signature=replace(signature, outputs=ports))
+    shown = replace(graph, outputs=outputs, dynamic=replace(signature, outputs=ports))
     return dead_code.run(shown)
 
 

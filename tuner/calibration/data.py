@@ -18,9 +18,8 @@ from random import Random
 import numpy as np
 
 from tunefarm.compiler.errors import InputError, SettingsError
-from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.types.chosen_sizes import choose_sizes, sizes_of_shapes
-from tunefarm.compiler.types.signature import SIZES, Signature, SizedPort, ValueSource
+from tunefarm.compiler.types.signature import Signature, SizedPort, ValueSource
 from tunefarm.compiler.types.sizes import Size, Symbol, value_of
 from tunefarm.compiler.types.tensor_type import Array, TensorType
 
@@ -31,20 +30,18 @@ LEAST_SAMPLES = 8
 
 @dataclass(frozen=True, slots=True)
 class SampleForm:
-    """What a run of a model takes: `types` by input, those of its `signature` where sizes are open.
+    """What a run of a model takes, by its signature.
 
     Data of `several` programs has runs of other sizes, too, which are passed over.
     """
 
-    types: Mapping[str, TensorType]
-    signature: Signature | None = None
+    signature: Signature
     several: bool = False
 
-    @staticmethod
-    def of(graph: Graph, several: bool = False) -> SampleForm:
-        """That of a graph."""
-        types = {name: graph.types[name] for name in graph.inputs if name != SIZES}
-        return SampleForm(types, graph.signature, several)
+    @property
+    def ports(self) -> dict[str, SizedPort]:
+        """The inputs by name."""
+        return {port.name: port for port in self.signature.inputs}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +110,7 @@ def read_samples(path: str, form: SampleForm) -> Samples:
         places += [(file, number) for number in range(len(runs))]
         digest.update(hashlib.sha256(file.read_bytes()).digest())
     if not places:
-        sizes = form.types.items() if form.signature is None else form.signature.inputs
-        text = ", ".join(map(_text, sizes))
+        text = ", ".join(f"{name} {port}" for name, port in form.ports.items())
         raise SettingsError(f"{path}: no sample has the sizes of the program for {text}")
     return Samples(form, tuple(places), digest.hexdigest())
 
@@ -147,17 +143,14 @@ class Split:
         return Split(searched, checked, reported)
 
 
-def _text(input: SizedPort | tuple[str, TensorType]) -> str:
-    return f"{input.name} {input}" if isinstance(input, SizedPort) else "{} {}".format(*input)
-
-
 def _read(path: Path, form: SampleForm) -> list[dict[str, Array]]:
     """The runs of one file."""
     found: list[dict[str, Array]] = []
-    for arrays in _numbered(_arrays(path), form.types):
-        _check_names(path, arrays, form.types)
-        for name, type in form.types.items():
-            _check_content(path, name, arrays[name], type, form.signature is not None)
+    ports = form.ports
+    for arrays in _numbered(_arrays(path), ports):
+        _check_names(path, arrays, ports)
+        for name, port in ports.items():
+            _check_content(path, name, arrays[name], port)
         try:
             found += _cut(path, arrays, form)
         except InputError:
@@ -167,30 +160,30 @@ def _read(path: Path, form: SampleForm) -> list[dict[str, Array]]:
 
 
 def _numbered(
-    arrays: dict[str, Array], types: Mapping[str, TensorType]
+    arrays: dict[str, Array], ports: Mapping[str, SizedPort]
 ) -> Iterator[dict[str, Array]]:
     """The arrays of each run, where their names begin with its number: `0/x`."""
     parts = {name: name.partition("/") for name in arrays}
-    if not all(number.isdecimal() and name in types for number, _, name in parts.values()):
+    if not all(number.isdecimal() and name in ports for number, _, name in parts.values()):
         yield arrays
         return
     for number in sorted({number for number, _, _ in parts.values()}, key=int):
         yield {name: arrays[key] for key, (own, _, name) in parts.items() if own == number}
 
 
-def _check_names(path: Path, arrays: Mapping[str, Array], types: Mapping[str, TensorType]) -> None:
-    missing = [name for name in types if name not in arrays]
-    foreign = [name for name in arrays if name not in types]
+def _check_names(path: Path, arrays: Mapping[str, Array], ports: Mapping[str, SizedPort]) -> None:
+    missing = [name for name in ports if name not in arrays]
+    foreign = [name for name in arrays if name not in ports]
     if missing or foreign:
         has = f"has {', '.join(foreign)}" if foreign else f"lacks {', '.join(missing)}"
-        raise InputError(f"{path}: it {has}; the model's inputs are {', '.join(types)}")
+        raise InputError(f"{path}: it {has}; the model's inputs are {', '.join(ports)}")
 
 
 def _cut(path: Path, arrays: Mapping[str, Array], form: SampleForm) -> list[dict[str, Array]]:
     """The arrays of a file cut into runs."""
-    if form.signature is not None:
+    if not form.signature.is_fixed:
         return _open_runs(str(path), arrays, form.signature)
-    runs = {name: _runs(path, name, arrays[name], type) for name, type in form.types.items()}
+    runs = {name: _runs(path, name, arrays[name], port.type) for name, port in form.ports.items()}
     counts = {name: len(found) for name, found in runs.items()}
     if len(set(counts.values())) != 1:
         text = ", ".join(f"{count} of {name}" for name, count in counts.items())
@@ -210,16 +203,16 @@ def _arrays(path: Path) -> dict[str, Array]:
         raise InputError(f"{path}: it is no .npz file of plain arrays: {error}") from error
 
 
-def _check_content(path: Path, name: str, array: Array, type: TensorType, is_open: bool) -> None:
+def _check_content(path: Path, name: str, array: Array, port: SizedPort) -> None:
     """Raise `InputError` for elements that are none of an input's; caches may begin empty."""
-    if array.dtype != type.dtype.numpy:
+    if array.dtype != port.dtype.numpy:
         raise InputError(
-            f"{path}: {name} is {array.dtype}, the model's input is {type.dtype.numpy}",
-            hint=f"{name}.astype(numpy.{type.dtype.numpy})",
+            f"{path}: {name} is {array.dtype}, the model's input is {port.dtype.numpy}",
+            hint=f"{name}.astype(numpy.{port.dtype.numpy})",
         )
-    if array.size == 0 and not is_open:
+    if array.size == 0 and not port.is_dynamic:
         raise InputError(f"{path}: {name} is empty")
-    if type.dtype.is_float and not np.isfinite(array).all():
+    if port.dtype.is_float and not np.isfinite(array).all():
         raise InputError(f"{path}: {name} holds NaN or infinities")
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from tunefarm.compiler.errors import SettingsError
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.operators.registry import complete_attributes
+from tunefarm.compiler.types.sizes import symbols_of
 from tunefarm.compiler.types.tensor_type import Array
 
 Outputs: TypeAlias = Mapping[str, Array]
@@ -39,14 +40,14 @@ class Joints:
     def of(graph: Graph) -> Joints:
         """Those of a graph's outputs, along axes whose size is the same in each run."""
         written = {node.output: node for node in graph.nodes}
-        ports = {} if graph.signature is None else {p.name: p for p in graph.signature.outputs}
+        ports = {port.name: port for port in graph.signature.outputs}
         places = {}
         for name in graph.outputs:
             node = written.get(name)
             if node is None or node.operator != "concat":
                 continue
             axis = complete_attributes(node).integer("axis")
-            if name in ports and not isinstance(ports[name].shape[axis], int):
+            if name in ports and symbols_of(ports[name].shape[axis]):
                 continue
             sizes = [graph.types[part].shape[axis] for part in node.inputs]
             places[name] = axis, tuple(accumulate(sizes[:-1]))

@@ -29,6 +29,7 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.chosen_sizes import put_sizes, types_at
 from tunefarm.compiler.types.numerics import Numerics
 from tunefarm.compiler.types.precision import Calibration, Precision, PrecisionPlan
+from tunefarm.compiler.types.signature import Signature
 from tunefarm.compiler.types.tensor_type import Array
 from tunefarm.configs.settings import Settings
 from tunefarm.measure.compare import Comparison
@@ -115,12 +116,12 @@ def read_data(model: PlannedModel, options: PrecisionOptions) -> Data:
     Raises InputError or SettingsError for data and labels that do not fit the model, for too few
     samples and for a metric that is not there.
     """
-    form = SampleForm.of(model.prepared, options.several)
+    form = SampleForm(model.prepared.signature, options.several)
     seed = model.settings.search.seed
     metric = options.load_metric()
     if options.calibration is None:
         model.say("no calibration data: errors are those of random inputs, and int8 is left out")
-        drawn = [_random_run(form, seed + number) for number in range(DRAWN_SAMPLES)]
+        drawn = [_random_run(form.signature, seed + number) for number in range(DRAWN_SAMPLES)]
         samples = Samples.of(drawn, form)
     else:
         samples = read_samples(options.calibration, form)
@@ -144,13 +145,11 @@ def read_data(model: PlannedModel, options: PrecisionOptions) -> Data:
     return Data(part(parts.search), part(parts.check), part(parts.report), calibration)
 
 
-def _random_run(form: SampleForm, seed: int) -> dict[str, Array]:
-    """Random inputs of a model, of sizes that are drawn, too, where these are open."""
-    if form.signature is None:
-        return seeded_inputs(form.types, seed)
-    sizes = drawn_sizes(form.signature, seed)
-    inputs = seeded_inputs(types_at(form.signature.inputs, sizes), seed)
-    put_sizes(form.signature, sizes, inputs)
+def _random_run(signature: Signature, seed: int) -> dict[str, Array]:
+    """Random inputs of a model, of sizes that are drawn, too, where these are dynamic."""
+    sizes = drawn_sizes(signature, seed)
+    inputs = seeded_inputs(types_at(signature.inputs, sizes), seed)
+    put_sizes(signature, sizes, inputs)
     return inputs
 
 
@@ -302,8 +301,6 @@ def run_in_turn(
 
 def representative_sizes(graph: Graph) -> list[Mapping[str, int]]:
     """Sizes at which plans are timed: few of those between the minimum and the maximum."""
-    if graph.signature is None:
-        return [{}]
     points = points_of(graph.signature)
     last = len(points) - 1
     spread = sorted({round(last * n / (MOST_SIZES - 1)) for n in range(MOST_SIZES)})

@@ -212,10 +212,7 @@ class PlannedModel:
 
     def _greatest_sizes(self) -> Mapping[str, int]:
         """Those at which kernels on record were measured."""
-        signature = self.prepared.signature
-        if signature is None:
-            return {}
-        return points_of(signature)[-1].symbols
+        return points_of(self.prepared.signature)[-1].symbols
 
     def times(
         self, kinds: Sequence[Precision], calibration: Calibration | None

@@ -183,7 +183,7 @@ def task_source(
     limits = limits_of(settings)
     threads = settings.compile.threads
     program = kernels_of(graph, target, limits=limits, numerics=numerics, threads=threads)
-    points = [] if graph.signature is None else searched_points(points_of(graph.signature))
+    points = searched_points(points_of(graph.signature))
     kernels, sizes = kernels_at(distinct_kernels(program), points)
     like = task_key("", target, threads, settings.compile.numerics)
     past = read_history(store, like, target, without=kernels, rows=JOB_ROWS, everywhere=True)

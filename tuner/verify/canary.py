@@ -145,8 +145,7 @@ def compare_artifacts(
     if inputs is None:
         sets: Iterable[Mapping[str, Array]] = [drawn_inputs(before, seed) for seed in range(DRAWN)]
     else:
-        signature = None if before.signature.is_fixed else before.signature
-        sets = read_samples(inputs, SampleForm(before.inputs, signature))
+        sets = read_samples(inputs, SampleForm(before.signature))
     count, first, differences = 0, None, dict[str, Difference]()
     for sample in sets:
         first = sample if first is None else first

@@ -108,8 +108,6 @@ def _dynamic_values(graph: Graph) -> Collection[str]:
     from: the convolutions before a NonMaxSuppression are as static as without it.
     """
     signature = graph.signature
-    if signature is None:
-        return ()
     values = {node.output for node in graph.nodes}
     if signature.sizes:
         return values

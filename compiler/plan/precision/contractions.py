@@ -127,7 +127,7 @@ def rows_of(graph: Graph, node: Node) -> tuple[str, int] | None:
     if is_unpadded(dims[BATCH_AXIS]):
         return "", 0
     size, signature = size_of(dims[BATCH_AXIS]), graph.signature
-    if signature is None or size not in signature.sizes or SIZES not in graph.inputs:
+    if size not in signature.sizes or SIZES not in graph.inputs:
         return None
     return SIZES, signature.sizes.index(size)
 

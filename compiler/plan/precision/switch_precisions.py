@@ -59,11 +59,11 @@ class _Emitter:
         }
         inputs = dict.fromkeys(self.switches.values(), TensorType(DType.F32, ()))
         types = {**graph.types, **inputs}
-        signature = graph.signature
-        if signature is not None:
+        dynamic = graph.dynamic
+        if dynamic is not None:
             ports = (SizedPort(name, type.dtype, (), ()) for name, type in inputs.items())
-            signature = replace(signature, inputs=(*signature.inputs, *ports))
-        widened = replace(graph, inputs=(*graph.inputs, *inputs), types=types, signature=signature)
+            dynamic = replace(dynamic, inputs=(*dynamic.inputs, *ports))
+        widened = replace(graph, inputs=(*graph.inputs, *inputs), types=types, dynamic=dynamic)
         self.rewriter = Rewriter(widened)
 
     def run(self) -> Graph:

@@ -35,7 +35,7 @@ from tunefarm.compiler.types.sizes import Dimension, Size
 def end_sums(program: KernelProgram, graph: Graph) -> KernelProgram:
     """The program of a graph, whose sums end so."""
     zeros, names = graph.zeros, names_by_size(size_names(program, graph))
-    if graph.signature is None or not zeros or not names:
+    if not zeros or not names:
         return program
     same = _same_sizes(graph.signature)
     made = first_known(program)

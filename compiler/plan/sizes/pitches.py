@@ -226,9 +226,9 @@ LEAST_BYTES: Final = 4096
 """Of an argument at its bounds: fewer are copied sooner than conditions are tested."""
 
 
-def dense_arguments(program: KernelProgram, signature: Signature | None) -> KernelProgram:
+def dense_arguments(program: KernelProgram, signature: Signature) -> KernelProgram:
     """The program whose kernels read dynamic arguments dense, where all of an argument's can."""
-    if signature is None or SIZES not in program.types:
+    if SIZES not in program.types:
         return program
     dense = {
         port.name: numbers

@@ -23,7 +23,7 @@ from tunefarm.compiler.types.node import Node
 
 def run(graph: Graph) -> Graph:
     """The graph with fills behind what they fill, all other readers of which read them too."""
-    if graph.signature is None or not any(_is_fill(node, graph) for node in graph.nodes):
+    if not any(_is_fill(node, graph) for node in graph.nodes):
         return graph
     rewriter = Rewriter(graph)
     readers = consumers(graph)

@@ -25,8 +25,6 @@ SizeName: TypeAlias = tuple[str, int]
 
 def size_names(program: KernelProgram, graph: Graph) -> dict[SizeName, Dimension]:
     """The sizes that vectors of the graph's program hold, by the vector and the place in it."""
-    if graph.signature is None:
-        return {}
     found: dict[SizeName, Dimension] = {
         (SIZES, number): size for number, size in enumerate(graph.signature.sizes)
     }

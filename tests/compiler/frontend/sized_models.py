@@ -24,7 +24,6 @@ POISON = 10**9
 
 def symbols_of_call(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, int]:
     """The symbols that the arguments settle."""
-    assert graph.signature is not None
     symbols: dict[str, int] = {}
     for source in graph.signature.sources:
         if isinstance(source, AxisSource):
@@ -38,7 +37,6 @@ def called(graph: Graph, inputs: Mapping[str, Array], *, repeats: bool = False) 
     """The true parts of the outputs for arguments of true shapes; padding is poison, or `repeats`
     what is there."""
     signature = graph.signature
-    assert signature is not None
     symbols = symbols_of_call(graph, inputs)
     for item in signature.equalities:
         left, right = value_of(item.left, symbols), value_of(item.right, symbols)

@@ -47,7 +47,6 @@ def run(graph: Graph, inputs: Mapping[str, Array]) -> tuple[list[Any], list[str]
     """The outputs, and the checks that have failed, as messages."""
     values = outputs_of(graph, inputs)
     signature = graph.signature
-    assert signature is not None
     count = len(signature.outputs)
     failed = [
         f"{check.operand} {check.reason}"

@@ -59,7 +59,6 @@ def test_pixels_of_any_image_lie_in_one_piece_as_keys_alone(name: str, recognise
 def test_batches_of_two_inputs_are_taken_as_equal_and_checked() -> None:
     case = ALL_CASES["batch that another input names"]
     graph = import_model_proto(case.proto, case.shapes)
-    assert graph.signature is not None
     (equality,) = graph.signature.equalities
     assert {str(equality.left), str(equality.right)} == {"b", "c"}
 

@@ -56,7 +56,7 @@ def filled(graph: Graph) -> set[object]:
 
 def test_fills_name_the_first_of_equal_sizes(model: Path) -> None:
     graph = import_onnx(model, SHAPES)
-    assert graph.signature is not None and graph.signature.equalities
+    assert graph.signature.equalities
     sizes, found = graph.signature.sizes, equal_sizes.run(graph)
     for item in graph.signature.equalities:
         first, later = sorted(map(sizes.index, (item.left, item.right)))
@@ -67,7 +67,6 @@ def test_fills_name_the_first_of_equal_sizes(model: Path) -> None:
 
 def test_kernels_are_limited_by_one_of_equal_sizes(model: Path) -> None:
     graph = import_onnx(model, SHAPES)
-    assert graph.signature is not None
     later = equal_sizes.first_numbers(graph.signature)
     for call in kernels_of(model, shapes=SHAPES).calls:
         limits = call.kernel.limits if isinstance(call, KernelCall) else ()

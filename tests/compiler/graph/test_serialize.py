@@ -92,16 +92,14 @@ def test_signature_survives_the_round_trip_and_counts() -> None:
     graph = rows_graph()
     stored = json.loads(json.dumps(structure_to_json(graph)))
     assert graph_from_structure(stored, graph.constants) == graph
-    assert graph.signature is not None
-    other = replace(graph, signature=replace(graph.signature, equalities=()))
+    other = replace(graph, dynamic=replace(graph.signature, equalities=()))
     assert structural_hash(other) == structural_hash(graph)
-    fixed = replace(graph, signature=None)
+    fixed = replace(graph, dynamic=None)
     assert structural_hash(fixed) != structural_hash(graph)
 
 
 def test_padded_axes_survive_the_round_trip_and_count() -> None:
     graph = rows_graph()
-    assert graph.signature is not None
     port = graph.signature.outputs[0]
     axes = {port.name: port.padded}
     for known in (replace(graph, unread=axes), replace(graph, zeros=axes)):

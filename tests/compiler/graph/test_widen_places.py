@@ -54,7 +54,6 @@ def padded(value: float = 0.0, before: int = 0, *, also: bool = False) -> Graph:
 def test_padding_at_the_end_is_taken_over() -> None:
     graph = widen_places(padded())
     assert graph.types["x"].shape == (3, 6)
-    assert graph.signature is not None
     assert str(graph.signature.inputs[0]) == "f32[3, n:0..4]"
     assert "pad" not in operators(graph)
 

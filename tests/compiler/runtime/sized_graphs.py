@@ -149,11 +149,10 @@ def part_graph(low: int, high: int) -> Graph:
         {relu: (2, (length, high), WIDTH), rows: ((flat, 2 * high), WIDTH), total: (2, WIDTH)},
         verified=False,
     )
-    assert made.signature is not None
     first, second, third = made.signature.outputs
     apart = replace(second, padded=(((2, 2), (length, high)), ((WIDTH, WIDTH),)))
     signature = replace(made.signature, outputs=(first, apart, third))
-    return renamed(replace(made, signature=signature), {relu: "y", rows: "rows", total: "z"})
+    return renamed(replace(made, dynamic=signature), {relu: "y", rows: "rows", total: "z"})
 
 
 def squeezed_model() -> ModelProto:
@@ -216,12 +215,9 @@ def joined_graph() -> Graph:
     rows = maker.node("relu", maker.node("reshape", x, shape=(BATCH * LENGTH, WIDTH)))
     flat = batch * length
     made = maker.sized({rows: ((flat, BATCH * LENGTH), WIDTH)}, verified=False)
-    assert made.signature is not None
     apart = (((batch, BATCH), (length, LENGTH)), ((WIDTH, WIDTH),))
     (output,) = made.signature.outputs
-    graph = replace(
-        made, signature=replace(made.signature, outputs=(replace(output, padded=apart),))
-    )
+    graph = replace(made, dynamic=replace(made.signature, outputs=(replace(output, padded=apart),)))
     verify_graph(graph)
     return graph
 
@@ -259,8 +255,7 @@ def counted_graph(most: int = 7) -> Graph:
     maker.sources.append(ResultSource(f, count, 0))
     made = maker.sized({twice: (2, (found, most))}, more=(count, wrong))
     check = Check(wrong, "n", "it must not be negative")
-    assert made.signature is not None
-    return replace(made, signature=replace(made.signature, checks=(check,)))
+    return replace(made, dynamic=replace(made.signature, checks=(check,)))
 
 
 def cache_graph() -> Graph:
@@ -281,7 +276,6 @@ def cache_graph() -> Graph:
 def renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
     """The graph with other names for outputs."""
     signature = graph.signature
-    assert signature is not None
 
     def name(old: str) -> str:
         return names.get(old, old)
@@ -296,5 +290,5 @@ def renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
         nodes=nodes,
         outputs=tuple(map(name, graph.outputs)),
         types={name(old): type for old, type in graph.types.items()},
-        signature=replace(signature, outputs=outputs),
+        dynamic=replace(signature, outputs=outputs),
     )

@@ -83,26 +83,23 @@ def source(number: int, made: object) -> Callable[[Signature], Signature]:
 )
 def test_broken_rule_is_named(change: Callable[[Signature], Signature], reason: str) -> None:
     graph = rows_graph()
-    assert graph.signature is not None
     with pytest.raises(VerifyError, match=reason):
-        verify_graph(replace(graph, signature=change(graph.signature)))
+        verify_graph(replace(graph, dynamic=change(graph.signature)))
 
 
 def test_padding_that_holds_too_little_is_refused() -> None:
     graph = rows_graph()
-    assert graph.signature is not None
     (port,) = graph.signature.inputs
     wide, size = symbol("batch", 1, 5)
     bad = replace(port, shape=(size, *port.shape[1:]), padded=(((size, 4),), *port.padded[1:]))
     sources = (AxisSource(wide, "x", 0), *graph.signature.sources[1:])
     signature = replace(graph.signature, inputs=(bad,), sources=sources)
     with pytest.raises(VerifyError, match="axis 0 has batch, from 1 to 5, in 4"):
-        verify_graph(replace(graph, signature=signature))
+        verify_graph(replace(graph, dynamic=signature))
 
 
 def test_what_a_run_computes_cannot_be_asked_for_before() -> None:
     graph: Graph = counted_graph()
-    assert graph.signature is not None
     (found,) = graph.signature.symbols
     size = Symbol.of(found.name, found.low, found.high)
     late = replace(graph.signature, sizes=(size,) * 8)

@@ -30,7 +30,7 @@ def network() -> Graph:
 
 def samples_of(graph: Graph, count: int = 3) -> Samples:
     runs = [random_inputs(graph, seed) for seed in range(count)]
-    return Samples.of(runs, SampleForm.of(graph))
+    return Samples.of(runs, SampleForm(graph.signature))
 
 
 class Compiled:
@@ -69,7 +69,7 @@ def test_ranges_are_those_of_the_data_of_contractions(
 def test_padding_has_no_part_in_ranges() -> None:
     graph = prepare(import_model_proto(sized_rows(), shapes=SHAPES))
     runs = [sized_run(1, 3), sized_run(3, 5), sized_run(2, 1)]
-    samples = Samples.of(runs, SampleForm.of(graph))
+    samples = Samples.of(runs, SampleForm(graph.signature))
     found = calibrate(graph, samples, Method.of("minmax"), Compiled()).ranges
     first, second = contractions(graph)
     for item, read in ((first, sums), (second, kept)):

@@ -10,12 +10,14 @@ import pytest
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.types.dims import Dims
 from tunefarm.compiler.types.dtypes import DType
-from tunefarm.compiler.types.signature import AxisSource, Signature, SizedPort
+from tunefarm.compiler.types.signature import AxisSource, Signature, SizedPort, fixed_signature
 from tunefarm.compiler.types.sizes import Dimension, Symbol
 from tunefarm.compiler.types.tensor_type import Array, TensorType
 from tunefarm.tuner.calibration.data import SampleForm, Samples, Split, read_samples
 
-FORM = SampleForm({"x": TensorType(DType.F32, (2, 3)), "n": TensorType(DType.I64, ())})
+FORM = SampleForm(
+    fixed_signature([("x", TensorType(DType.F32, (2, 3))), ("n", TensorType(DType.I64, ()))], ())
+)
 
 
 def save(path: Path, **arrays: Array) -> Path:
@@ -131,8 +133,7 @@ def _form(several: bool = False) -> SampleForm:
         SizedPort("m", DType.I64, (rows, words), dims),
     )
     signature = Signature(ports, (), (AxisSource(b, "x", 0), AxisSource(s, "x", 1)), ())
-    types = {"x": TensorType(DType.F32, (4, 6, 2)), "m": TensorType(DType.I64, (4, 6))}
-    return SampleForm(types, signature, several)
+    return SampleForm(signature, several)
 
 
 def _run(*shape: int) -> dict[str, Array]:

@@ -89,7 +89,7 @@ def test_error_of_scores_is_not_relative_to_boxes_beside_them() -> None:
         boxes: np.full((1, 2, 3), 300.0, np.float32),
         scores: np.full((1, 1, 3), 0.5, np.float32),
     }
-    samples = Samples.of([run], SampleForm.of(graph))
+    samples = Samples.of([run], SampleForm(graph.signature))
     effects = Effects(graph, None, samples, lambda graph, numerics: compiler.build(graph))
     (outputs,) = effects._outputs(PrecisionPlan())
     changed = {name: array.copy() for name, array in outputs.items()}

@@ -25,7 +25,7 @@ def test_a_contraction_that_reads_far_apart_values_is_the_noisiest() -> None:
     graph = prepare(maker.graph(maker.node("matmul", scaled, maker.constant(back))))
     rng = np.random.default_rng(0)
     runs = [{graph.inputs[0]: rng.standard_normal((4, 16)).astype(np.float32)} for _ in range(4)]
-    samples = Samples.of(runs, SampleForm.of(graph))
+    samples = Samples.of(runs, SampleForm(graph.signature))
     calibration = calibrate(graph, samples, Method(), compiler.build)
     solo = SoloRuns.of(graph, [Precision.INT8], calibration, samples, compiler.build)
     found = noises(solo, Precision.INT8)
@@ -50,7 +50,7 @@ def test_scores_beside_boxes_in_pixels_have_a_noise_of_their_own() -> None:
     graph = prepare(maker.graph(maker.node("concat", pixels, scores, axis=1)))
     rng = np.random.default_rng(0)
     runs = [{graph.inputs[0]: rng.standard_normal((4, 16)).astype(np.float32)} for _ in range(4)]
-    samples = Samples.of(runs, SampleForm.of(graph))
+    samples = Samples.of(runs, SampleForm(graph.signature))
     calibration = calibrate(graph, samples, Method(), compiler.build)
     noisiest = [item for item in contractions(graph) if item.value == scores]
     assert noisiest and too_sensitive(graph, calibration, samples, compiler.build) == noisiest

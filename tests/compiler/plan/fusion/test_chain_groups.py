@@ -169,7 +169,7 @@ def with_computed_size(where: str) -> tuple[Graph, str]:
     graph = maker.graph(y, count)
     symbol = Symbol("n", 1, 9)
     signature = Signature((), (), (ResultSource(symbol, count, 0),), ())
-    return replace(graph, signature=signature), first
+    return replace(graph, dynamic=signature), first
 
 
 def test_chains_stand_before_sizes_that_a_run_computes_not_behind_them() -> None:

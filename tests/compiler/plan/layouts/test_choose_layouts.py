@@ -388,6 +388,6 @@ def test_slices_of_whole_blocks_stay_blocked_where_shapes_are_dynamic(begin: int
     graph = maker.graph(conv(maker, maker.node("relu", part), 16))
     shape = graph.types["x0"].shape
     port = SizedPort("x0", DType.F32, shape, tuple(map(whole, shape)))
-    dynamic = replace(graph, signature=Signature((port,), (), (), ()))
+    dynamic = replace(graph, dynamic=Signature((port,), (), (), ()))
     assert len(conversions(blocked(graph))) == 4
     assert len(conversions(blocked(dynamic))) == (2 if begin == 8 else 4)

@@ -29,7 +29,6 @@ OF_ALL = {"condition": 4 * FAR}
 
 def padded(graph: Graph, feed: dict[str, Array]) -> dict[str, Array]:
     """The inputs as the program has them: at their bounds, with its sizes."""
-    assert graph.signature is not None
     found: dict[str, Array] = {}
     for name, array in feed.items():
         place = np.full(graph.types[name].shape, 1, array.dtype)

@@ -114,10 +114,9 @@ def test_an_output_is_needed_up_to_a_size_that_the_graph_computes() -> None:
     rows = Symbol.of(chosen.name, chosen.low, chosen.high)
     axes = ((BATCHES, BATCH), (rows, ROWS), (FEATURES, FEATURES))
     graph = model.graph(**{count: ((1, 1),), last: axes})
-    assert graph.signature is not None
     sources = (*graph.signature.sources, ResultSource(chosen, count, 0))
     signature = replace(graph.signature, outputs=graph.signature.outputs[1:], sources=sources)
-    program = limit_kernels(extract_kernels(graph), replace(graph, signature=signature))
+    program = limit_kernels(extract_kernels(graph), replace(graph, dynamic=signature))
     assert limits(program, last) == {(FEATURES, ROWS, 0), OF_BATCH}
     call = program.calls[-1]
     assert isinstance(call, KernelCall) and count in call.inputs[-2:]
