@@ -13,6 +13,9 @@ from pathlib import Path
 from tunefarm.compiler.errors import ImportModelError
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.serialize import structural_hash
+from tunefarm.compiler.pipeline import kernels_of
+from tunefarm.compiler.types.extents import Shapes
+from tunefarm.compiler.types.numerics import Numerics
 from tunefarm.configs.errors import LeaseTakenError
 from tunefarm.configs.settings import Settings
 from tunefarm.db import queries
@@ -23,6 +26,8 @@ from tunefarm.measure.farm.make_runner import check_runner
 from tunefarm.measure.sandbox.import_model import import_model
 from tunefarm.tuner.building.lowered import LoweredModel
 from tunefarm.tuner.building.model_file import Future, ModelStamp
+from tunefarm.tuner.building.size_values import programs_of
+from tunefarm.tuner.calibration.options import CHOSEN
 from tunefarm.tuner.confirm.whole_model import Exchanged
 from tunefarm.tuner.from_settings import limits_of, numerics_of, target_of, targets_of
 from tunefarm.tuner.interrupt import interrupt_thread
@@ -34,7 +39,12 @@ from tunefarm.tuner.model.pretrained import load_pretrained
 from tunefarm.tuner.result import TargetResult, TuneResult, model_gain
 from tunefarm.tuner.search.budget import End
 from tunefarm.tuner.search.job_coordination import heartbeat
-from tunefarm.tuner.search.make_tasks import known_of_others, make_tasks, task_source
+from tunefarm.tuner.search.make_tasks import (
+    distinct_kernels,
+    known_of_others,
+    make_tasks,
+    task_source,
+)
 from tunefarm.tuner.search.measuring import runner_options
 from tunefarm.tuner.search.strategy import check_strategy
 from tunefarm.tuner.search.tasks import TuningTask
@@ -75,6 +85,33 @@ def check_job(settings: Settings) -> None:
     """Raise SettingsError, before a model is read, for what no job can be done with."""
     check_strategy(settings.search.sampler)
     check_runner(settings.measure.runner, runner_options(settings, target_of(settings)))
+
+
+def check_model(model: str, settings: Settings, shapes: Shapes, known: dict[str, int]) -> int:
+    """How many distinct kernels the model has; of one that is `known` they are not counted again.
+
+    Raises TunefarmError where `tune` would, for a model that cannot be read and for settings with
+    which no job can be done. Where the precision is chosen later, the kernels are those without.
+    """
+    check_job(settings)
+    compile = settings.compile
+    asked = repr((model, shapes, compile.numerics, compile.target, compile.targets))
+    if asked not in known:
+        known[asked] = _kernel_count(model, settings, shapes)
+    return known[asked]
+
+
+def _kernel_count(model: str, settings: Settings, shapes: Shapes) -> int:
+    compile = settings.compile
+    numerics = Numerics.of("default" if compile.numerics in CHOSEN else compile.numerics)
+    limits = limits_of(settings)
+    target = targets_of(settings)[0]
+    found: set[str] = set()
+    for program in programs_of(shapes):
+        graph = import_model(model, program.shapes, limits)
+        kernels = kernels_of(graph, target, limits=limits, numerics=numerics)
+        found |= distinct_kernels(kernels).keys()
+    return len(found)
 
 
 def tune_lowered(

@@ -25,12 +25,13 @@ from tunefarm.compiler.errors import MeasureError
 from tunefarm.configs.private_folder import make_private
 from tunefarm.configs.temporary_folders import temporary_root
 from tunefarm.measure.cpus import usable_cpus
-from tunefarm.measure.farm.authentication import make_token_file, of_token_file
 from tunefarm.measure.farm.farm_records import (
     FarmRecord,
     Role,
     boot_id,
     forget,
+    make_token_file,
+    of_token_file,
     records,
     remember,
     token_path,

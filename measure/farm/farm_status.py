@@ -11,8 +11,8 @@ from typing import Any
 from ray.exceptions import RayError
 
 from tunefarm.compiler.errors import MeasureError
-from tunefarm.measure.farm.authentication import authentication, environment
 from tunefarm.measure.farm.farm_process import NICENESS_LABEL, SLOTS_LABEL
+from tunefarm.measure.farm.farm_records import authentication, environment
 from tunefarm.measure.farm.ray_address import WITHOUT_RAY, check_address
 from tunefarm.measure.farm.ray_board import Board, no_answer
 from tunefarm.measure.farm.ray_start import head_client, read_authentication_again

@@ -26,8 +26,8 @@ from tunefarm.compiler.errors import MeasureError
 from tunefarm.compiler.target import Target, host_target
 from tunefarm.configs.temporary_folders import make_folder, on_leaving
 from tunefarm.measure.core_locks import CoreLocks
-from tunefarm.measure.farm.authentication import authentication
 from tunefarm.measure.farm.farm_process import RayWatch, is_loopback, ray_daemons
+from tunefarm.measure.farm.farm_records import authentication
 from tunefarm.measure.farm.node_watch import NodeWatch, Recruit
 from tunefarm.measure.farm.pipeline_runner import LockWatch, PipelineRunner, SlotLostError
 from tunefarm.measure.farm.ray_address import check_address, check_loopback

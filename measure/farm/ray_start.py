@@ -23,7 +23,7 @@ from ray._private import ray_constants
 from ray._private import state as ray_state
 from ray.job_config import JobConfig
 
-from tunefarm.measure.farm.authentication import environment
+from tunefarm.measure.farm.farm_records import environment
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LOOPBACK_ALONE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"

@@ -27,7 +27,7 @@ from tunefarm.tuner.interrupt import exit_code, signals_held
 if TYPE_CHECKING:
     from tunefarm.db.queue import QueueEntry
     from tunefarm.db.store import Store
-    from tunefarm.tuner.queues.new_entries import NewEntry
+    from tunefarm.tuner.queues.entry_options import EntryOptions
     from tunefarm.tuner.queues.queue_runner import QueueRunner
     from tunefarm.tuner.queues.summary import QueueSummary
 
@@ -90,13 +90,12 @@ def jobs_add(
 
         waiting = {item.arguments for item in entries(store) if item.state != "finished"}
         added = []
-        for item in found:
-            if item.arguments in waiting:
-                note(f"{item.model_name} is already in the queue: not added again")
+        for name, arguments, options in found:
+            if arguments in waiting:
+                note(f"{name} is already in the queue: not added again")
                 continue
-            own = item.options.to_json()
-            entry = add_entry(store, item.model_name, item.arguments, os.getcwd(), own)
-            added.append((summary_of(store, entry), item.options))
+            entry = add_entry(store, name, arguments, os.getcwd(), options.to_json())
+            added.append((summary_of(store, entry), options))
     write_json(json, [summary.to_json() for summary, _ in added])
     if json == "-":
         return
@@ -115,8 +114,9 @@ def _checked(
     minutes: float | None,
     json: str | None,
     known: dict[str, int],
-) -> NewEntry:
-    """An entry with absolute paths, checked as its job will be."""
+) -> tuple[str, tuple[str, ...], EntryOptions]:
+    """An entry's model, its arguments with absolute paths, checked as its job will check them, and
+    the queue's options."""
     from tunefarm.tuner.commands.options import parsed_tune, tune_options
     from tunefarm.tuner.commands.typed_command import typed_command
 
@@ -131,13 +131,14 @@ def _checked(
     given = {**tune.params, "minutes": tune.params["minutes"] if minutes is None else minutes}
     options = tune_options(given)
     prepare(options.settings, given["config"], typed[1], [json], options.precision.files())
-    from tunefarm.tuner.queues.new_entries import check_model, new_entry
+    from tunefarm.tuner.queues.entry_options import EntryOptions
+    from tunefarm.tuner.tune_model import check_model
 
     kernels = check_model(typed[1], options.settings, options.shapes, known)
     arguments = typed_command(tune, options.settings, time.monotonic()).arguments
     if "--db" in arguments[-2:]:  # whatever database they are in then
         arguments = arguments[:-2]
-    return new_entry(Path(model).name, arguments, options.settings, kernels, weight)
+    return Path(model).name, arguments, EntryOptions.of(options.settings, kernels, weight)
 
 
 @jobs.command("list")

@@ -24,6 +24,7 @@ from tunefarm.tuner.pages.contents import Contents, PageOptions, read_contents
 from tunefarm.tuner.pages.kernels import (
     details_of,
     kernels_of,
+    rooflines,
     rows_of,
 )
 from tunefarm.tuner.pages.models import (
@@ -33,7 +34,6 @@ from tunefarm.tuner.pages.models import (
     size_tables,
 )
 from tunefarm.tuner.pages.packed import packed, packed_text, visible
-from tunefarm.tuner.pages.roofline import rooflines
 from tunefarm.tuner.records.model_latencies import MeasuredModel
 from tunefarm.tuner.reports.gains import gain_class, headline, largest_gains
 from tunefarm.tuner.reports.job_state import JobState, Moment

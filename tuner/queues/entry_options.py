@@ -9,7 +9,7 @@ from typing import Any
 
 from tunefarm.configs.errors import DatabaseError
 from tunefarm.configs.json_values import from_json, to_json
-from tunefarm.configs.settings import shown_precision
+from tunefarm.configs.settings import Settings, shown_precision
 from tunefarm.db.queue import QueueEntry
 
 GOOD = "good"
@@ -68,6 +68,19 @@ class EntryOptions:
     failures: int = 0
     ended: str = ""
     turn: CurrentTurn | None = None
+
+    @staticmethod
+    def of(settings: Settings, kernel_count: int, weight: float | None) -> EntryOptions:
+        """Those of a new entry, whose job has no more than the minutes of its settings."""
+        compile = settings.compile
+        return EntryOptions(
+            threads=compile.threads,
+            targets=",".join(compile.targets),
+            numerics=compile.numerics,
+            weight=weight,
+            minutes=settings.search.minutes,
+            kernel_count=kernel_count,
+        )
 
     @property
     def confirmed(self) -> TurnRecord | None:

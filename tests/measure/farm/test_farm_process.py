@@ -16,7 +16,6 @@ import pytest
 
 from tunefarm.compiler.errors import MeasureError
 from tunefarm.configs.errors import TunefarmError
-from tunefarm.measure.farm.authentication import authentication, make_token_file
 from tunefarm.measure.farm.farm_process import (
     FarmOptions,
     forget_dead,
@@ -24,7 +23,14 @@ from tunefarm.measure.farm.farm_process import (
     start_farm,
     stop_farm,
 )
-from tunefarm.measure.farm.farm_records import FarmRecord, boot_id, records, remember
+from tunefarm.measure.farm.farm_records import (
+    FarmRecord,
+    authentication,
+    boot_id,
+    make_token_file,
+    records,
+    remember,
+)
 from tunefarm.measure.machine import available_cores
 from tunefarm.measure.sandbox.reaper import TAG_VARIABLE, Process, is_alive, run_processes
 
@@ -196,7 +202,7 @@ def test_a_farm_starts_is_joined_shows_and_ends(
 
 def _join_as_another(address: str, token_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Join a farm whose head has noted another version of the compiler."""
-    from tunefarm.measure.farm.authentication import environment, of_token_file
+    from tunefarm.measure.farm.farm_records import environment, of_token_file
     from tunefarm.measure.farm.ray_board import Board
     from tunefarm.measure.farm.ray_start import read_authentication_again
     from tunefarm.measure.sandbox.versions import COMPILER, versions

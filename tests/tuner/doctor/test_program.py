@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tunefarm.tuner.doctor.checks import is_ours
+from tunefarm.tuner.doctor.checks import is_ours, judge_libraries
 from tunefarm.tuner.doctor.checkup import Finding, Grade
-from tunefarm.tuner.doctor.libraries import judge_libraries
 
 ASKED = ("numpy>=2.4", "ray>=2.60", "xgboost-cpu>=3.2", 'pytest>=9; extra == "test"')
 VERSIONS = {"numpy": "2.4.1", "ray": "2.60.0", "xgboost-cpu": "3.10"}
