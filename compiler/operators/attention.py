@@ -25,7 +25,7 @@ from tunefarm.compiler.expr.nodes import (
 from tunefarm.compiler.kernels.attention import fits_tiles, weight_of
 from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.operators.fill import check_sizes, is_within
-from tunefarm.compiler.operators.registry import Axes, OperatorDefinition, Pattern, register
+from tunefarm.compiler.operators.registry import Axes, Pattern, define
 from tunefarm.compiler.operators.rules import (
     broadcast_load,
     broadcast_shapes,
@@ -296,35 +296,33 @@ def _along(attributes: Attributes, types: Types, axis: int) -> Axes | None:
     return tuple(found)
 
 
-register(
-    OperatorDefinition(
-        "attention",
-        Pattern.CONTRACTION,
-        (3, None),
-        _infer,
-        _attention,
-        {
-            "query_perm": (),
-            "key_perm": (),
-            "value_perm": (),
-            "perm": (),
-            "scale": 1.0,
-            "softcap": 0.0,
-            "masked": -math.inf,
-            "filled": -1,
-            "since": -1,
-            "causal": False,
-            "zeroed": False,
-            "sink": False,
-            "accumulator": "",
-        },
-        along=_along,
-        diagonal="causal",
-        work=_work,
-        factors=3,
-        fits_tiles=_fits_tiles,
-        ends_in_cast=True,
-    )
+define(
+    "attention",
+    Pattern.CONTRACTION,
+    (3, None),
+    _infer,
+    _attention,
+    {
+        "query_perm": (),
+        "key_perm": (),
+        "value_perm": (),
+        "perm": (),
+        "scale": 1.0,
+        "softcap": 0.0,
+        "masked": -math.inf,
+        "filled": -1,
+        "since": -1,
+        "causal": False,
+        "zeroed": False,
+        "sink": False,
+        "accumulator": "",
+    },
+    along=_along,
+    diagonal="causal",
+    work=_work,
+    factors=3,
+    fits_tiles=_fits_tiles,
+    ends_in_cast=True,
 )
 """`attention(query, key, value, mask…)`. Where it is `causal` the last operand is a vector of one
 bound or two: query m sees key n only if n - m is below the first, and not below the second. With

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from tunefarm.compiler.expr.nodes import Expr, all_of, binary, cast, const, integer, select, sub
 from tunefarm.compiler.kernels.kernel import Tensor
-from tunefarm.compiler.operators.registry import REQUIRED, Positions
+from tunefarm.compiler.operators.registry import REQUIRED, Pattern, Positions, define
 from tunefarm.compiler.operators.rules import INDICES, check, check_dtype, check_same_dtype
-from tunefarm.compiler.operators.shape import register_move
 from tunefarm.compiler.operators.types import Types
 from tunefarm.compiler.operators.use import Attributes, Use
 from tunefarm.compiler.types.dtypes import DType
@@ -69,15 +68,15 @@ def _cache_update(attributes: Attributes, use: Use) -> Tensor:
     return use.pointwise("cache_update", body)
 
 
-register_move(
+define(
     "cache_update",
+    Pattern.INJECTIVE,
+    (2, 5),
     _infer,
     _cache_update,
-    inputs=(2, 5),
+    {"axis": REQUIRED, "circular": False, "ends": False},
+    cheap=True,
     positions=Positions.LOOKED_UP,
-    axis=REQUIRED,
-    circular=False,
-    ends=False,
     dynamic=True,
 )
 """`cache_update(cache, update, starts, size, count)`: along `axis` the update from

@@ -15,7 +15,11 @@ from tunefarm.compiler.expr.nodes import (
     unary,
 )
 from tunefarm.compiler.kernels.kernel import Tensor
-from tunefarm.compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
+from tunefarm.compiler.operators.registry import (
+    REQUIRED,
+    Pattern,
+    define,
+)
 from tunefarm.compiler.operators.rules import check, check_dtype
 from tunefarm.compiler.operators.types import Types
 from tunefarm.compiler.operators.use import Attributes, Use
@@ -125,18 +129,16 @@ def _number(value: int) -> Expr:
     return const(value, DType.I32)
 
 
-register(
-    OperatorDefinition(
-        "bit_cast",
-        Pattern.ELEMENTWISE,
-        1,
-        _infer_bit_cast,
-        _bit_cast,
-        {"to": REQUIRED},
-        cheap=True,
-        stored=True,
-        dynamic=True,
-    )
+define(
+    "bit_cast",
+    Pattern.ELEMENTWISE,
+    1,
+    _infer_bit_cast,
+    _bit_cast,
+    {"to": REQUIRED},
+    cheap=True,
+    stored=True,
+    dynamic=True,
 )
 
 
@@ -197,17 +199,15 @@ def _power_of_two(value: Expr, rounding: str, saturate: bool) -> Expr:
     return unary("of_bits", power)
 
 
-register(
-    OperatorDefinition(
-        "cast",
-        Pattern.ELEMENTWISE,
-        1,
-        _infer,
-        _cast,
-        {"to": REQUIRED, "saturate": False, "rounding": ""},
-        cheap=True,
-        identity_if_same_type=True,
-        stored=True,
-        dynamic=True,
-    )
+define(
+    "cast",
+    Pattern.ELEMENTWISE,
+    1,
+    _infer,
+    _cast,
+    {"to": REQUIRED, "saturate": False, "rounding": ""},
+    cheap=True,
+    identity_if_same_type=True,
+    stored=True,
+    dynamic=True,
 )

@@ -30,7 +30,7 @@ from tunefarm.compiler.operators.blocked import (
     BlockedUse,
     Shape,
 )
-from tunefarm.compiler.operators.registry import OperatorDefinition, Pattern, register
+from tunefarm.compiler.operators.registry import Pattern, define
 from tunefarm.compiler.operators.rules import check, check_dtype, product, sum_dtype
 from tunefarm.compiler.operators.types import Types
 from tunefarm.compiler.operators.use import Attributes, Use
@@ -328,27 +328,25 @@ def _padded_shapes(
     return [(padded_outputs, group_inputs, *kernel), *((padded_outputs,) for _ in bias)]
 
 
-register(
-    OperatorDefinition(
-        "conv",
-        Pattern.CONTRACTION,
-        (2, 3),
-        _infer_conv,
-        _conv,
-        {
-            "strides": (),
-            "pads": (),
-            "dilations": (),
-            "groups": 1,
-            "layout": "NCHW",
-            "block": 0,
-            "accumulator": "",
-            "pad_value": 0,
-            "channels": 0,
-        },
-        work=work_by_weight,
-        outside=lambda attributes, dtype: float(attributes.integer("pad_value")),
-        blocked=BlockedRule(_blocked_form, starts=True, padded=_padded_shapes),
-        dynamic=True,
-    )
+define(
+    "conv",
+    Pattern.CONTRACTION,
+    (2, 3),
+    _infer_conv,
+    _conv,
+    {
+        "strides": (),
+        "pads": (),
+        "dilations": (),
+        "groups": 1,
+        "layout": "NCHW",
+        "block": 0,
+        "accumulator": "",
+        "pad_value": 0,
+        "channels": 0,
+    },
+    work=work_by_weight,
+    outside=lambda attributes, dtype: float(attributes.integer("pad_value")),
+    blocked=BlockedRule(_blocked_form, starts=True, padded=_padded_shapes),
+    dynamic=True,
 )

@@ -25,7 +25,11 @@ from tunefarm.compiler.operators.blocked import (
     Shape,
 )
 from tunefarm.compiler.operators.conv import add_bias, check_bias, check_weight, groups_of
-from tunefarm.compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
+from tunefarm.compiler.operators.registry import (
+    REQUIRED,
+    Pattern,
+    define,
+)
 from tunefarm.compiler.operators.rules import check, pad_stage, product
 from tunefarm.compiler.operators.types import Types
 from tunefarm.compiler.operators.use import Attributes, Use
@@ -306,24 +310,22 @@ def _padded_shapes(
     return [(inputs, outputs, *kernel), *((outputs * groups,) for _ in bias)]
 
 
-register(
-    OperatorDefinition(
-        "conv_transpose",
-        Pattern.CONTRACTION,
-        (2, 3),
-        _infer_conv_transpose,
-        _conv_transpose,
-        {
-            "shape": REQUIRED,
-            "strides": (),
-            "pads": (),
-            "dilations": (),
-            "groups": 1,
-            "layout": "NCHW",
-            "accumulator": "",
-        },
-        work=_work,
-        blocked=BlockedRule(_blocked_form, starts=True, padded=_padded_shapes),
-        dynamic=True,
-    )
+define(
+    "conv_transpose",
+    Pattern.CONTRACTION,
+    (2, 3),
+    _infer_conv_transpose,
+    _conv_transpose,
+    {
+        "shape": REQUIRED,
+        "strides": (),
+        "pads": (),
+        "dilations": (),
+        "groups": 1,
+        "layout": "NCHW",
+        "accumulator": "",
+    },
+    work=_work,
+    blocked=BlockedRule(_blocked_form, starts=True, padded=_padded_shapes),
+    dynamic=True,
 )

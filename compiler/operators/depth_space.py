@@ -16,13 +16,12 @@ from tunefarm.compiler.expr.nodes import Expr, add, binary, integer, mul
 from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.operators.registry import (
     REQUIRED,
-    OperatorDefinition,
     Pattern,
     Positions,
     Required,
     Transpose,
     TransposeRule,
-    register,
+    define,
 )
 from tunefarm.compiler.operators.rules import check
 from tunefarm.compiler.operators.types import Types
@@ -166,19 +165,17 @@ def _register(
     def positions(attributes: Attributes) -> Positions:
         return Positions.PLAIN if attributes.flag("split") else Positions.DIVIDED
 
-    register(
-        OperatorDefinition(
-            name,
-            Pattern.INJECTIVE,
-            1,
-            infer,
-            expression,
-            {**given, "split": False},
-            cheap=True,
-            passes=1,
-            positions=positions,
-            transpose=turn,
-        )
+    define(
+        name,
+        Pattern.INJECTIVE,
+        1,
+        infer,
+        expression,
+        {**given, "split": False},
+        cheap=True,
+        passes=1,
+        positions=positions,
+        transpose=turn,
     )
 
 

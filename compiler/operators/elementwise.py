@@ -12,11 +12,10 @@ from tunefarm.compiler.expr.nodes import Expr, binary, cast, const, mul, select,
 from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.operators.registry import (
     REQUIRED,
-    OperatorDefinition,
     Pattern,
     Required,
     TypeRule,
-    register,
+    define,
 )
 from tunefarm.compiler.operators.rules import (
     broadcast_load,
@@ -64,19 +63,17 @@ def pointwise(
             ),
         )
 
-    register(
-        OperatorDefinition(
-            name,
-            Pattern.ELEMENTWISE,
-            operands,
-            infer,
-            expression,
-            attributes,
-            cheap=cheap,
-            commutes=commutes,
-            neutral=neutral,
-            dynamic=True,
-        )
+    define(
+        name,
+        Pattern.ELEMENTWISE,
+        operands,
+        infer,
+        expression,
+        attributes,
+        cheap=cheap,
+        commutes=commutes,
+        neutral=neutral,
+        dynamic=True,
     )
 
 
@@ -310,18 +307,16 @@ def _choose(attributes: Attributes, use: Use) -> Tensor:
     )
 
 
-register(
-    OperatorDefinition(
-        "choose",
-        Pattern.OPAQUE,
-        3,
-        _infer,
-        _choose,
-        alone=True,
-        stored=True,
-        lazy=True,
-        moves=True,
-        dynamic=True,
-    )
+define(
+    "choose",
+    Pattern.OPAQUE,
+    3,
+    _infer,
+    _choose,
+    alone=True,
+    stored=True,
+    lazy=True,
+    moves=True,
+    dynamic=True,
 )
 """`choose(condition, then, otherwise)`: a copy of one of two tensors."""

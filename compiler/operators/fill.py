@@ -14,7 +14,11 @@ from typing import Final
 from tunefarm.compiler.expr.nodes import Expr, all_of, binary, const, integer, select
 from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse
-from tunefarm.compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
+from tunefarm.compiler.operators.registry import (
+    REQUIRED,
+    Pattern,
+    define,
+)
 from tunefarm.compiler.operators.rules import check
 from tunefarm.compiler.operators.types import Types
 from tunefarm.compiler.operators.use import Attributes, Use
@@ -106,26 +110,17 @@ def _blocked(node: BlockedUse) -> BlockedForm | None:
     return BlockedForm(BLOCKED, lane) if keeps else None
 
 
-register(
-    OperatorDefinition(
-        "fill",
-        Pattern.ELEMENTWISE,
-        (2, 3),
-        _infer,
-        _fill,
-        {
-            "axis": REQUIRED,
-            "number": REQUIRED,
-            "since": -1,
-            "value": "zero",
-            "extent": 0,
-            "inner": 1,
-        },
-        cheap=True,
-        looked_up=1,
-        blocked=BlockedRule(_blocked),
-        dynamic=True,
-    )
+define(
+    "fill",
+    Pattern.ELEMENTWISE,
+    (2, 3),
+    _infer,
+    _fill,
+    {"axis": REQUIRED, "number": REQUIRED, "since": -1, "value": "zero", "extent": 0, "inner": 1},
+    cheap=True,
+    looked_up=1,
+    blocked=BlockedRule(_blocked),
+    dynamic=True,
 )
 """`fill(x, sizes)`: x where the index of `axis` is below `sizes[number]`, and not below
 `sizes[since]` unless that is -1; else `value`.

@@ -11,7 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tunefarm.compiler.errors import ShapeError
-from tunefarm.compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
+from tunefarm.compiler.operators.registry import (
+    REQUIRED,
+    Pattern,
+    define,
+)
 from tunefarm.compiler.operators.rules import check
 from tunefarm.compiler.operators.types import Types
 from tunefarm.compiler.operators.use import Attributes
@@ -102,23 +106,21 @@ def reads_sizes(attributes: Attributes) -> bool:
     return any(item is not None and item.axes is not None for item in called)
 
 
-register(
-    OperatorDefinition(
-        "function",
-        Pattern.FUNCTION,
-        (0, MOST_OPERANDS),
-        _infer,
-        None,
-        {
-            "name": REQUIRED,
-            "version": REQUIRED,
-            "symbol": "",
-            "context": "",
-            "arguments": "{}",
-            "operands": REQUIRED,
-            "results": REQUIRED,
-            "number": 0,
-            "call": REQUIRED,
-        },
-    )
+define(
+    "function",
+    Pattern.FUNCTION,
+    (0, MOST_OPERANDS),
+    _infer,
+    None,
+    {
+        "name": REQUIRED,
+        "version": REQUIRED,
+        "symbol": "",
+        "context": "",
+        "arguments": "{}",
+        "operands": REQUIRED,
+        "results": REQUIRED,
+        "number": 0,
+        "call": REQUIRED,
+    },
 )

@@ -7,7 +7,6 @@ so that no model and no measurement with random inputs can read outside of a ten
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from math import prod
 
 from tunefarm.compiler.errors import ShapeError
@@ -35,6 +34,7 @@ from tunefarm.compiler.operators.registry import (
     Positions,
     Required,
     TypeRule,
+    define,
     register,
 )
 from tunefarm.compiler.operators.rules import (
@@ -44,7 +44,6 @@ from tunefarm.compiler.operators.rules import (
     check_dtype,
     check_same_dtype,
 )
-from tunefarm.compiler.operators.shape import register_move
 from tunefarm.compiler.operators.types import Types
 from tunefarm.compiler.operators.use import Attributes, Use, axes_of
 from tunefarm.compiler.types.dims import ONE, whole
@@ -174,24 +173,28 @@ def _one_hot(attributes: Attributes, use: Use) -> Tensor:
     return use.pointwise("one_hot", value)
 
 
-_register = partial(register_move, inputs=2, cheap=False, positions=Positions.LOOKED_UP)
-_register("gather", _infer_gather, _gather, axis=0, dynamic=True)
-_register(
-    "gather_elements",
-    _infer_gather_elements,
-    _gather_elements,
-    axis=0,
-    dynamic=True,
-)
-_register("gather_nd", _infer_gather_nd, _gather_nd, batch_dims=0, dynamic=True)
-register_move(
+for _name, _infer, _expression, _attribute in (
+    ("gather", _infer_gather, _gather, "axis"),
+    ("gather_elements", _infer_gather_elements, _gather_elements, "axis"),
+    ("gather_nd", _infer_gather_nd, _gather_nd, "batch_dims"),
+):
+    define(
+        _name,
+        Pattern.INJECTIVE,
+        2,
+        _infer,
+        _expression,
+        {_attribute: 0},
+        positions=Positions.LOOKED_UP,
+        dynamic=True,
+    )
+define(
     "one_hot",
+    Pattern.INJECTIVE,
+    2,
     _infer_one_hot,
     _one_hot,
-    inputs=2,
-    cheap=False,
-    depth=REQUIRED,
-    axis=REQUIRED,
+    {"depth": REQUIRED, "axis": REQUIRED},
     dynamic=True,
 )
 
@@ -392,15 +395,6 @@ def _lookup(attributes: Attributes, use: Use) -> Tensor:
     return use.pointwise("lookup", body)
 
 
-register(
-    OperatorDefinition(
-        "lookup",
-        Pattern.ELEMENTWISE,
-        2,
-        _infer_lookup,
-        _lookup,
-        cheap=True,
-        looked_up=1,
-        dynamic=True,
-    )
+define(
+    "lookup", Pattern.ELEMENTWISE, 2, _infer_lookup, _lookup, cheap=True, looked_up=1, dynamic=True
 )

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from tunefarm.compiler.expr.nodes import Expr, add, binary, const, integer, mul, select
 from tunefarm.compiler.kernels.kernel import Tensor
-from tunefarm.compiler.operators.registry import REQUIRED
+from tunefarm.compiler.operators.registry import REQUIRED, Pattern, define
 from tunefarm.compiler.operators.rules import check
-from tunefarm.compiler.operators.shape import register_move
 from tunefarm.compiler.operators.types import Types
 from tunefarm.compiler.operators.use import Attributes, Use
 from tunefarm.compiler.types.tensor_type import TensorType
@@ -62,6 +59,18 @@ def _from_blocked(attributes: Attributes, use: Use) -> Tensor:
     return use.pointwise("from_blocked", value)
 
 
-_register = partial(register_move, passes=1, turns=lambda attributes: True)
-_register("to_blocked", _infer_to_blocked, _to_blocked, block=REQUIRED)
-_register("from_blocked", _infer_from_blocked, _from_blocked, channels=REQUIRED)
+for _name, _infer, _expression, _attribute in (
+    ("to_blocked", _infer_to_blocked, _to_blocked, "block"),
+    ("from_blocked", _infer_from_blocked, _from_blocked, "channels"),
+):
+    define(
+        _name,
+        Pattern.INJECTIVE,
+        1,
+        _infer,
+        _expression,
+        {_attribute: REQUIRED},
+        cheap=True,
+        passes=1,
+        turns=lambda attributes: True,
+    )

@@ -10,10 +10,9 @@ from tunefarm.compiler.expr.nodes import Expr
 from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.operators.registry import (
     Axes,
-    OperatorDefinition,
     Pattern,
     broadcast_along,
-    register,
+    define,
 )
 from tunefarm.compiler.operators.rules import (
     broadcast_load,
@@ -96,16 +95,14 @@ def _along(attributes: Attributes, types: Types, axis: int) -> Axes:
     return broadcast_along(types, axis)
 
 
-register(
-    OperatorDefinition(
-        "matmul",
-        Pattern.CONTRACTION,
-        2,
-        _infer_matmul,
-        _matmul,
-        {"transpose_a": False, "transpose_b": False, "accumulator": ""},
-        along=_along,
-        work=_work,
-        dynamic=True,
-    )
+define(
+    "matmul",
+    Pattern.CONTRACTION,
+    2,
+    _infer_matmul,
+    _matmul,
+    {"transpose_a": False, "transpose_b": False, "accumulator": ""},
+    along=_along,
+    work=_work,
+    dynamic=True,
 )

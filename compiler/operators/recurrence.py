@@ -41,7 +41,11 @@ from tunefarm.compiler.expr.nodes import (
 )
 from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.operators.activation import RECURRENT
-from tunefarm.compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
+from tunefarm.compiler.operators.registry import (
+    REQUIRED,
+    Pattern,
+    define,
+)
 from tunefarm.compiler.operators.rules import INDICES, check, check_dtype, check_same_dtype
 from tunefarm.compiler.operators.types import Types
 from tunefarm.compiler.operators.use import Attributes, Use
@@ -489,25 +493,23 @@ def _recurrence(attributes: Attributes, use: Use) -> Tensor:
     return layer.shown(previous, hidden, cell)
 
 
-register(
-    OperatorDefinition(
-        "recurrence",
-        Pattern.OPAQUE,
-        (2, 12),
-        _infer,
-        _recurrence,
-        {
-            "kind": REQUIRED,
-            "activations": REQUIRED,
-            "alphas": REQUIRED,
-            "betas": REQUIRED,
-            "clip": 0.0,
-            "linear_before_reset": False,
-            "input_forget": False,
-            "batch_number": 0,
-            "states": "u8",
-        },
-        reads_result=True,
-        dynamic=True,
-    )
+define(
+    "recurrence",
+    Pattern.OPAQUE,
+    (2, 12),
+    _infer,
+    _recurrence,
+    {
+        "kind": REQUIRED,
+        "activations": REQUIRED,
+        "alphas": REQUIRED,
+        "betas": REQUIRED,
+        "clip": 0.0,
+        "linear_before_reset": False,
+        "input_forget": False,
+        "batch_number": 0,
+        "states": "u8",
+    },
+    reads_result=True,
+    dynamic=True,
 )

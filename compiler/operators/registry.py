@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
-from typing import Final, TypeAlias
+from typing import Final, ParamSpec, TypeAlias
 
 from tunefarm.compiler.errors import ShapeError, UnsupportedOperatorError
 from tunefarm.compiler.expr.nodes import stored_as
@@ -163,6 +163,7 @@ class OperatorDefinition:
         return self.inputs if isinstance(self.inputs, tuple) else (self.inputs, self.inputs)
 
 
+_Fields = ParamSpec("_Fields")
 _OPERATORS: dict[str, OperatorDefinition] = {}
 
 
@@ -177,6 +178,17 @@ def register(*definitions: OperatorDefinition) -> None:
                 f"operator {name}: exactly views, joins, functions and loops have no expression"
             )
         _OPERATORS[name] = definition
+
+
+def _registered(make: Callable[_Fields, OperatorDefinition]) -> Callable[_Fields, None]:
+    def define(*args: _Fields.args, **kwargs: _Fields.kwargs) -> None:
+        register(make(*args, **kwargs))
+
+    return define
+
+
+define = _registered(OperatorDefinition)
+"""Register one operator by the fields of its definition."""
 
 
 def operator(name: str) -> OperatorDefinition:

@@ -13,10 +13,9 @@ from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse
 from tunefarm.compiler.operators.registry import (
     REQUIRED,
-    OperatorDefinition,
     Pattern,
     Positions,
-    register,
+    define,
 )
 from tunefarm.compiler.operators.rules import INDICES, check, check_dtype, check_same_dtype
 from tunefarm.compiler.operators.types import Types
@@ -92,26 +91,24 @@ def _positions(attributes: Attributes) -> Positions:
     return Positions.LOOKED_UP if several else Positions.DIVIDED
 
 
-register(
-    OperatorDefinition(
-        "resample",
-        Pattern.INJECTIVE,
-        (1, 3),
-        _infer_resample,
-        _resample,
-        {
-            "axis": REQUIRED,
-            "size": REQUIRED,
-            "step": 1,
-            "divisor": 1,
-            "offsets": (0,),
-            "tabled": False,
-            "weighted": False,
-        },
-        cheap=True,
-        positions=_positions,
-        moves=lambda attributes: not attributes.flag("weighted"),
-        blocked=BlockedRule(_blocked_resample),
-        dynamic=True,
-    )
+define(
+    "resample",
+    Pattern.INJECTIVE,
+    (1, 3),
+    _infer_resample,
+    _resample,
+    {
+        "axis": REQUIRED,
+        "size": REQUIRED,
+        "step": 1,
+        "divisor": 1,
+        "offsets": (0,),
+        "tabled": False,
+        "weighted": False,
+    },
+    cheap=True,
+    positions=_positions,
+    moves=lambda attributes: not attributes.flag("weighted"),
+    blocked=BlockedRule(_blocked_resample),
+    dynamic=True,
 )

@@ -15,10 +15,9 @@ from tunefarm.compiler.expr.nodes import Expr, add, binary, const, integer, mul,
 from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.operators.registry import (
     REQUIRED,
-    OperatorDefinition,
     Pattern,
     Positions,
-    register,
+    define,
 )
 from tunefarm.compiler.operators.rules import (
     broadcast_load,
@@ -114,21 +113,19 @@ def _rotary(attributes: Attributes, use: Use) -> Tensor:
     return use.pointwise("rotary", value)
 
 
-register(
-    OperatorDefinition(
-        "rotary",
-        Pattern.INJECTIVE,
-        3,
-        _infer,
-        _rotary,
-        {"width": REQUIRED, "interleaved": False},
-        cheap=True,
-        passes=2,
-        positions=lambda attributes: (
-            Positions.DIVIDED if attributes["interleaved"] else Positions.PLAIN
-        ),
-        moves=False,
-        piecewise=True,
-        dynamic=True,
-    )
+define(
+    "rotary",
+    Pattern.INJECTIVE,
+    3,
+    _infer,
+    _rotary,
+    {"width": REQUIRED, "interleaved": False},
+    cheap=True,
+    passes=2,
+    positions=lambda attributes: (
+        Positions.DIVIDED if attributes["interleaved"] else Positions.PLAIN
+    ),
+    moves=False,
+    piecewise=True,
+    dynamic=True,
 )

@@ -14,15 +14,11 @@ from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse, Shape
 from tunefarm.compiler.operators.registry import (
     REQUIRED,
-    AlongRule,
     Axes,
-    ExpressionRule,
     OperatorDefinition,
     Pattern,
-    PositionRule,
     Positions,
-    Required,
-    TypeRule,
+    define,
     register,
 )
 from tunefarm.compiler.operators.rules import (
@@ -49,45 +45,6 @@ from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 MOST_PIECES = 24
 """Of a concat of blocks that are not whole: each is code of its own."""
 PAD_MODES = ("constant", "reflect", "edge", "wrap")
-
-
-def register_move(
-    name: str,
-    infer: TypeRule,
-    expression: ExpressionRule,
-    *,
-    inputs: int | tuple[int, int | None] = 1,
-    cheap: bool = True,
-    passes: int | None = None,
-    identity_if_same_type: bool = False,
-    blocked: BlockedRule | None = None,
-    positions: Positions | PositionRule = Positions.PLAIN,
-    turns: Callable[[Attributes], bool] | None = None,
-    piecewise: bool = False,
-    along: AlongRule | None = None,
-    dynamic: bool = False,
-    **attributes: Attribute | Required,
-) -> None:
-    """Register an operator whose result's elements are those of its data, moved."""
-    register(
-        OperatorDefinition(
-            name,
-            Pattern.INJECTIVE,
-            inputs,
-            infer,
-            expression,
-            attributes,
-            cheap=cheap,
-            passes=passes,
-            identity_if_same_type=identity_if_same_type,
-            blocked=blocked,
-            positions=positions,
-            turns=turns,
-            piecewise=piecewise,
-            along=along,
-            dynamic=dynamic,
-        )
-    )
 
 
 # --- views --------------------------------------------------------------------------------------
@@ -506,67 +463,79 @@ register(
         {"shape": REQUIRED},
     ),
 )
-register_move("copy", _infer_identity, _copy, passes=1, dynamic=True)
-register_move(
+define("copy", Pattern.INJECTIVE, 1, _infer_identity, _copy, cheap=True, passes=1, dynamic=True)
+define(
     "transpose",
+    Pattern.INJECTIVE,
+    1,
     _infer_transpose,
     _transpose,
+    {"perm": REQUIRED},
+    cheap=True,
     passes=1,
     turns=_turns_rows,
     along=lambda attributes, types, axis: (attributes.integers("perm")[axis],),
-    perm=REQUIRED,
     dynamic=True,
 )
-register_move(
+define(
     "concat",
+    Pattern.INJECTIVE,
+    (1, None),
     _infer_concat,
     _concat,
-    inputs=(1, None),
+    {"axis": REQUIRED, "channels": ()},
+    cheap=True,
     passes=1,
     blocked=BlockedRule(_blocked_concat, joins=True, adapted=_channels_of_blocks),
     piecewise=True,
-    axis=REQUIRED,
-    channels=(),
     dynamic=True,
 )
-register_move(
+define(
     "expand",
+    Pattern.INJECTIVE,
+    1,
     _infer_expand,
     _expand,
+    {"shape": REQUIRED},
+    cheap=True,
     identity_if_same_type=True,
-    shape=REQUIRED,
     dynamic=True,
 )
-register_move(
+define(
     "tile",
+    Pattern.INJECTIVE,
+    1,
     _infer_tile,
     _tile,
+    {"repeats": REQUIRED},
+    cheap=True,
     identity_if_same_type=True,
     positions=Positions.DIVIDED,
-    repeats=REQUIRED,
     dynamic=True,
 )
-register_move(
+define(
     "trilu",
+    Pattern.INJECTIVE,
+    1,
     _infer_trilu,
     _trilu,
+    {"upper": True, "k": 0},
+    cheap=True,
     passes=1,
     piecewise=True,
-    upper=True,
-    k=0,
     dynamic=True,
 )
-register_move(
+define(
     "pad",
+    Pattern.INJECTIVE,
+    (1, 2),
     _infer_pad,
     _pad,
-    inputs=(1, 2),
+    {"pads": REQUIRED, "mode": "constant", "value": 0.0},
+    cheap=True,
     blocked=BlockedRule(_blocked_pad, adapted=_pads_of_blocks),
     positions=_pad_positions,
     piecewise=True,
-    pads=REQUIRED,
-    mode="constant",
-    value=0.0,
     dynamic=True,
 )
 
@@ -608,12 +577,14 @@ def _blocked_border(use: BlockedUse) -> BlockedForm | None:
     return BlockedForm(BLOCKED, lane) if lane == value or use.is_whole(use.result) else None
 
 
-register_move(
+define(
     "border",
+    Pattern.INJECTIVE,
+    1,
     _infer_border,
     _border,
+    {"pads": REQUIRED, "value": REQUIRED},
+    cheap=True,
     passes=1,
     blocked=BlockedRule(_blocked_border),
-    pads=REQUIRED,
-    value=REQUIRED,
 )

@@ -34,13 +34,11 @@ from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse, Shape
 from tunefarm.compiler.operators.registry import (
     REQUIRED,
-    OperatorDefinition,
     Pattern,
     Positions,
-    register,
+    define,
 )
 from tunefarm.compiler.operators.rules import check, check_same_dtype
-from tunefarm.compiler.operators.shape import register_move
 from tunefarm.compiler.operators.types import Types
 from tunefarm.compiler.operators.use import Attributes, Use
 from tunefarm.compiler.operators.windows import window_count
@@ -124,15 +122,16 @@ def _slice_of_blocks(
     return {"starts": (*starts, 0), "steps": (*steps, 1), "shape": (*shape, block)}
 
 
-register_move(
+define(
     "slice",
+    Pattern.INJECTIVE,
+    1,
     _infer_slice,
     _slice,
+    {"starts": REQUIRED, "steps": REQUIRED, "shape": REQUIRED},
+    cheap=True,
     passes=1,
     blocked=BlockedRule(_blocked_slice, adapted=_slice_of_blocks),
-    starts=REQUIRED,
-    steps=REQUIRED,
-    shape=REQUIRED,
     dynamic=True,
 )
 
@@ -166,14 +165,14 @@ def _frames(attributes: Attributes, use: Use) -> Tensor:
     return use.pointwise("frames", body)
 
 
-register_move(
+define(
     "frames",
+    Pattern.INJECTIVE,
+    1,
     _infer_frames,
     _frames,
-    axis=REQUIRED,
-    count=REQUIRED,
-    length=REQUIRED,
-    step=REQUIRED,
+    {"axis": REQUIRED, "count": REQUIRED, "length": REQUIRED, "step": REQUIRED},
+    cheap=True,
     dynamic=True,
 )
 
@@ -230,18 +229,16 @@ def _shift_positions(attributes: Attributes) -> Positions:
     return Positions.PLAIN if attributes["step"] in (0, 1) else Positions.LOOKED_UP
 
 
-register_move(
+define(
     "shift",
+    Pattern.INJECTIVE,
+    (2, 3),
     _infer_shift,
     _shift,
-    inputs=(2, 3),
+    {"axis": REQUIRED, "start": REQUIRED, "end": REQUIRED, "extent": REQUIRED, "step": 1},
+    cheap=True,
     passes=1,
     positions=_shift_positions,
-    axis=REQUIRED,
-    start=REQUIRED,
-    end=REQUIRED,
-    extent=REQUIRED,
-    step=1,
     dynamic=True,
 )
 
@@ -292,14 +289,15 @@ def _ragged_concat(attributes: Attributes, use: Use) -> Tensor:
     return use.pointwise("concat", body)
 
 
-register_move(
+define(
     "ragged_concat",
+    Pattern.INJECTIVE,
+    (3, None),
     _infer_ragged_concat,
     _ragged_concat,
-    inputs=(3, None),
+    {"axis": REQUIRED, "ends": REQUIRED},
+    cheap=True,
     passes=1,
-    axis=REQUIRED,
-    ends=REQUIRED,
     dynamic=True,
 )
 
@@ -334,16 +332,14 @@ def _merge_rows(attributes: Attributes, use: Use) -> Tensor:
     return use.pointwise("rows", body)
 
 
-register(
-    OperatorDefinition(
-        "merge_rows",
-        Pattern.OPAQUE,
-        2,
-        _infer_merge_rows,
-        _merge_rows,
-        {"axis": REQUIRED, "rows": REQUIRED, "columns": REQUIRED},
-        passes=1,
-        alone=True,
-        dynamic=True,
-    )
+define(
+    "merge_rows",
+    Pattern.OPAQUE,
+    2,
+    _infer_merge_rows,
+    _merge_rows,
+    {"axis": REQUIRED, "rows": REQUIRED, "columns": REQUIRED},
+    passes=1,
+    alone=True,
+    dynamic=True,
 )

@@ -25,7 +25,11 @@ from tunefarm.compiler.expr.nodes import (
     unary,
 )
 from tunefarm.compiler.kernels.kernel import Tensor
-from tunefarm.compiler.operators.registry import OperatorDefinition, Pattern, Positions, register
+from tunefarm.compiler.operators.registry import (
+    Pattern,
+    Positions,
+    define,
+)
 from tunefarm.compiler.operators.rules import check, check_dtype, check_same_dtype
 from tunefarm.compiler.operators.types import Types
 from tunefarm.compiler.operators.use import Attributes, Use, axes_of
@@ -172,35 +176,31 @@ def _clamped(number: Expr, extent: int) -> Expr:
     return binary("max", inside, const(0, DType.I32))
 
 
-register(
-    OperatorDefinition(
-        "tree_step",
-        Pattern.INJECTIVE,
-        (5, 6),
-        _infer_step,
-        _step,
-        {"by_rows": False},
-        positions=Positions.LOOKED_UP,
-        moves=False,
-        alone=True,
-        dynamic=True,
-    )
+define(
+    "tree_step",
+    Pattern.INJECTIVE,
+    (5, 6),
+    _infer_step,
+    _step,
+    {"by_rows": False},
+    positions=Positions.LOOKED_UP,
+    moves=False,
+    alone=True,
+    dynamic=True,
 )
 """`tree_step(nodes, data, features, thresholds, children, nan_first)`: at node m a row of the data
 [rows, features] goes to children[2 m] if its feature is at most the threshold (or NaN, where
 `nan_first` says so), else to children[2 m + 1]. A leaf's children are itself.
 """
-register(
-    OperatorDefinition(
-        "tree_leaves",
-        Pattern.OPAQUE,
-        (6, 7),
-        _infer_leaves,
-        _leaves,
-        {"by_rows": False},
-        alone=True,
-        dynamic=True,
-    )
+define(
+    "tree_leaves",
+    Pattern.OPAQUE,
+    (6, 7),
+    _infer_leaves,
+    _leaves,
+    {"by_rows": False},
+    alone=True,
+    dynamic=True,
 )
 """`tree_leaves(data, features, thresholds, first, second, leaves, nan_first)`: node n of tree t
 keeps the leaves `first[t, n]` for rows whose feature is at most the threshold (or NaN, where

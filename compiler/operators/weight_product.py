@@ -20,9 +20,8 @@ from tunefarm.compiler.kernels.weight_words import WORD, word_term
 from tunefarm.compiler.operators.registry import (
     REQUIRED,
     Axes,
-    OperatorDefinition,
     Pattern,
-    register,
+    define,
 )
 from tunefarm.compiler.operators.rules import check, check_dtype, sum_dtype
 from tunefarm.compiler.operators.types import Types
@@ -101,18 +100,16 @@ def _along(attributes: Attributes, types: Types, axis: int) -> Axes | None:
     return (axis, *[None] * (len(types) - 1)) if rows else None
 
 
-register(
-    OperatorDefinition(
-        "weight_product",
-        Pattern.CONTRACTION,
-        (3, 4),
-        _infer,
-        _expression,
-        {"bits": REQUIRED, "block": REQUIRED, "accumulator": ""},
-        along=_along,
-        work=_work,
-        factors=1,
-        fits_tiles=_fits_tiles,
-        dynamic=True,
-    )
+define(
+    "weight_product",
+    Pattern.CONTRACTION,
+    (3, 4),
+    _infer,
+    _expression,
+    {"bits": REQUIRED, "block": REQUIRED, "accumulator": ""},
+    along=_along,
+    work=_work,
+    factors=1,
+    fits_tiles=_fits_tiles,
+    dynamic=True,
 )
