@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
 from tunefarm.compiler.frontend.zoo.network import (
     GELU_GAIN,
     SILU_GAIN,
@@ -11,6 +14,7 @@ from tunefarm.compiler.frontend.zoo.network import (
     dense,
     gelu,
     silu,
+    whole_layer_norm,
 )
 
 _RESIDUAL_GAIN = 0.5  # scale of a branch, so that sums over many blocks stay of order 1
@@ -38,8 +42,7 @@ def _resnet(
 
     Bottleneck blocks have their stride in the 3x3 convolution, as published later ("v1.5").
     """
-    image, classes = size.image or 224, size.classes or 1000
-    layer = Layer(net.input("input", (size.batch, 3, image, image)), 3)
+    layer = net.image(size, 224)
     layer = net.conv("conv1", layer, size.channels(64), 7, stride=2, padding=3, gain=1.0)
     layer = net.relu(net.batch_norm("bn1", layer))
     layer = net.max_pool(layer, 3, 2, padding=1)
@@ -48,8 +51,7 @@ def _resnet(
         for position in range(count):
             stride = 2 if stage > 1 and position == 0 else 1
             layer = block(net, f"layer{stage}.{position}", layer, size.channels(channels), stride)
-    layer = net.linear("fc", net.global_average_pool(layer), classes)
-    net.output(layer.name, "logits", (size.batch, classes))
+    net.logits("fc", net.global_average_pool(layer), size)
 
 
 def _basic(net: NetworkBuilder, name: str, data: Layer, channels: int, stride: int) -> Layer:
@@ -77,31 +79,37 @@ def _shortcut(net: NetworkBuilder, name: str, data: Layer, channels: int, stride
     return net.batch_norm(f"{name}.downsample.1", projected)
 
 
-# expansion, output channels, repeats, stride of the first (table 2 of the paper)
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Inverted residual blocks of equal width; the first of them has the stride."""
+
+    expansion: int
+    channels: int
+    repeats: int
+    stride: int
+    kernel: int = 3
+    dilation: int = 1
+
+
+# Table 2 of the paper.
 _MOBILENET_STAGES = (
-    (1, 16, 1, 1),
-    (6, 24, 2, 2),
-    (6, 32, 3, 2),
-    (6, 64, 4, 2),
-    (6, 96, 3, 1),
-    (6, 160, 3, 2),
-    (6, 320, 1, 1),
+    Stage(1, 16, 1, 1),
+    Stage(6, 24, 2, 2),
+    Stage(6, 32, 3, 2),
+    Stage(6, 64, 4, 2),
+    Stage(6, 96, 3, 1),
+    Stage(6, 160, 3, 2),
+    Stage(6, 320, 1, 1),
 )
 
 
 def mobilenet_v2(net: NetworkBuilder, size: Size) -> None:
     """MobileNetV2: Sandler et al., Inverted Residuals and Linear Bottlenecks (arXiv:1801.04381)."""
-    image, classes = size.image or 224, size.classes or 1000
-    layer = stem(net, Layer(net.input("input", (size.batch, 3, image, image)), 3), size)
-    for stage, (expansion, channels, count, first_stride) in enumerate(_MOBILENET_STAGES):
-        for position in range(count):
-            stride = first_stride if position == 0 else 1
-            name = f"block{stage}.{position}"
-            layer = inverted_residual(net, name, layer, size.channels(channels), expansion, stride)
+    layer = stem(net, net.image(size, 224), size)
+    layer = inverted_residuals(net, layer, size, _MOBILENET_STAGES)[-1]
     layer = net.conv("head.conv", layer, size.channels(1280), 1, gain=1.0)
     layer = _relu6(net, net.batch_norm("head.bn", layer))
-    layer = net.linear("classifier", net.global_average_pool(layer), classes)
-    net.output(layer.name, "logits", (size.batch, classes))
+    net.logits("classifier", net.global_average_pool(layer), size)
 
 
 def stem(net: NetworkBuilder, data: Layer, size: Size) -> Layer:
@@ -112,36 +120,47 @@ def stem(net: NetworkBuilder, data: Layer, size: Size) -> Layer:
     return _relu6(net, net.batch_norm("stem.bn", layer))
 
 
-def inverted_residual(
-    net: NetworkBuilder,
-    name: str,
-    data: Layer,
-    channels: int,
-    expansion: int,
-    stride: int,
-    dilation: int = 1,
+def inverted_residuals(
+    net: NetworkBuilder, layer: Layer, size: Size, stages: Sequence[Stage], *, gated: bool = False
+) -> list[Layer]:
+    """The output of each stage; `gated` ones are EfficientNet's."""
+    outputs = []
+    for number, stage in enumerate(stages):
+        for position in range(stage.repeats):
+            name, channels = f"block{number}.{position}", size.channels(stage.channels)
+            one = stage if position == 0 else replace(stage, stride=1)
+            layer = _inverted_residual(net, name, layer, channels, one, gated)
+        outputs.append(layer)
+    return outputs
+
+
+def _inverted_residual(
+    net: NetworkBuilder, name: str, data: Layer, channels: int, stage: Stage, gated: bool
 ) -> Layer:
-    """Expand (1x1), filter each channel (3x3), project (1x1, linear)."""
-    hidden = data.channels * expansion
-    layer = data
-    if expansion != 1:
+    """Expand (1x1), filter each channel, weigh the channels if `gated`, project (1x1, linear)."""
+    hidden, layer, activation = data.channels * stage.expansion, data, silu if gated else _relu6
+    if stage.expansion != 1:
         layer = net.conv(f"{name}.expand", layer, hidden, 1, gain=1.0)
-        layer = _relu6(net, net.batch_norm(f"{name}.expand_bn", layer))
+        layer = activation(net, net.batch_norm(f"{name}.expand_bn", layer))
     layer = net.conv(
         f"{name}.depthwise",
         layer,
         hidden,
-        3,
-        stride=stride,
-        padding=dilation,
-        dilation=dilation,
+        stage.kernel,
+        stride=stage.stride,
+        padding=stage.dilation * (stage.kernel // 2),
+        dilation=stage.dilation,
         groups=hidden,
+        gain=SILU_GAIN if gated else 2.0,
     )
-    layer = _relu6(net, net.batch_norm(f"{name}.depthwise_bn", layer))
-    layer = net.conv(f"{name}.project", layer, channels, 1)
-    if stride != 1 or data.channels != channels:
+    layer = activation(net, net.batch_norm(f"{name}.depthwise_bn", layer))
+    if gated:
+        layer = _weigh_channels(net, f"{name}.se", layer, max(1, data.channels // 4))
+    layer = net.conv(f"{name}.project", layer, channels, 1, gain=_GATED_GAIN if gated else 2.0)
+    if stage.stride != 1 or data.channels != channels:
         return net.batch_norm(f"{name}.project_bn", layer)
-    return net.add(data, net.batch_norm(f"{name}.project_bn", layer, _RESIDUAL_GAIN))
+    added = net.batch_norm(f"{name}.project_bn", layer, _RESIDUAL_GAIN)
+    return net.add(added, data) if gated else net.add(data, added)
 
 
 def _relu6(net: NetworkBuilder, data: Layer) -> Layer:
@@ -149,71 +168,28 @@ def _relu6(net: NetworkBuilder, data: Layer) -> Layer:
     return Layer(net.node("Clip", [data.name, "zero", "six"]), data.channels)
 
 
-# expansion, kernel, stride of the first, output channels, repeats (table 1 of the paper)
+# Table 1 of the paper.
 _EFFICIENTNET_STAGES = (
-    (1, 3, 1, 16, 1),
-    (6, 3, 2, 24, 2),
-    (6, 5, 2, 40, 2),
-    (6, 3, 2, 80, 3),
-    (6, 5, 1, 112, 3),
-    (6, 5, 2, 192, 4),
-    (6, 3, 1, 320, 1),
+    Stage(1, 16, 1, 1),
+    Stage(6, 24, 2, 2),
+    Stage(6, 40, 2, 2, kernel=5),
+    Stage(6, 80, 3, 2),
+    Stage(6, 112, 3, 1, kernel=5),
+    Stage(6, 192, 4, 2, kernel=5),
+    Stage(6, 320, 1, 1),
 )
 _GATED_GAIN = 2.5 * SILU_GAIN  # of a layer after squeeze and excitation, whose gates halve
 
 
 def efficientnet_b0(net: NetworkBuilder, size: Size) -> None:
     """EfficientNet-B0: Tan and Le, EfficientNet (arXiv:1905.11946)."""
-    image, classes = size.image or 224, size.classes or 1000
-    layer = Layer(net.input("input", (size.batch, 3, image, image)), 3)
+    layer = net.image(size, 224)
     layer = net.conv("stem", layer, size.channels(32), 3, stride=2, padding=1, gain=1.0)
     layer = silu(net, net.batch_norm("stem_bn", layer))
-    for stage, (expansion, kernel, first_stride, channels, count) in enumerate(
-        _EFFICIENTNET_STAGES
-    ):
-        for position in range(count):
-            stride = first_stride if position == 0 else 1
-            name = f"block{stage}.{position}"
-            layer = _efficient_block(
-                net, name, layer, size.channels(channels), expansion, kernel, stride
-            )
+    layer = inverted_residuals(net, layer, size, _EFFICIENTNET_STAGES, gated=True)[-1]
     layer = net.conv("head", layer, size.channels(1280), 1, gain=1.0)
     layer = silu(net, net.batch_norm("head_bn", layer))
-    layer = net.linear("classifier", net.global_average_pool(layer), classes, SILU_GAIN)
-    net.output(layer.name, "logits", (size.batch, classes))
-
-
-def _efficient_block(
-    net: NetworkBuilder,
-    name: str,
-    data: Layer,
-    channels: int,
-    expansion: int,
-    kernel: int,
-    stride: int,
-) -> Layer:
-    """Expand (1x1), filter each channel, weigh the channels, project (1x1, linear)."""
-    hidden = data.channels * expansion
-    layer = data
-    if expansion != 1:
-        layer = net.conv(f"{name}.expand", layer, hidden, 1, gain=1.0)
-        layer = silu(net, net.batch_norm(f"{name}.expand_bn", layer))
-    layer = net.conv(
-        f"{name}.depthwise",
-        layer,
-        hidden,
-        kernel,
-        stride=stride,
-        padding=kernel // 2,
-        groups=hidden,
-        gain=SILU_GAIN,
-    )
-    layer = silu(net, net.batch_norm(f"{name}.depthwise_bn", layer))
-    layer = _weigh_channels(net, f"{name}.se", layer, max(1, data.channels // 4))
-    layer = net.conv(f"{name}.project", layer, channels, 1, gain=_GATED_GAIN)
-    if stride != 1 or data.channels != channels:
-        return net.batch_norm(f"{name}.project_bn", layer)
-    return net.add(net.batch_norm(f"{name}.project_bn", layer, _RESIDUAL_GAIN), data)
+    net.logits("classifier", net.global_average_pool(layer), size, SILU_GAIN)
 
 
 def _weigh_channels(net: NetworkBuilder, name: str, data: Layer, squeezed: int) -> Layer:
@@ -234,8 +210,7 @@ def convnext_pico(net: NetworkBuilder, size: Size) -> None:
     timm's "pico", with norms and perceptrons on channels last between transposes as torchvision has
     them.
     """
-    image, classes = size.image or 224, size.classes or 1000
-    layer = Layer(net.input("input", (size.batch, 3, image, image)), 3)
+    layer = net.image(size, 224)
     for stage, (published, depth) in enumerate(zip(_CHANNELS, _DEPTHS, strict=True)):
         channels, name = size.channels(published), f"stage{stage}"
         if stage == 0:
@@ -249,8 +224,7 @@ def convnext_pico(net: NetworkBuilder, size: Size) -> None:
     pooled = Layer(net.node("GlobalAveragePool", [layer.name], "pool"), layer.channels)
     pooled = _norm_channels(net, "head.norm", pooled)
     flat = Layer(net.node("Flatten", [pooled.name], "head.flat", axis=1), pooled.channels)
-    layer = net.linear("head", flat, classes)
-    net.output(layer.name, "logits", (size.batch, classes))
+    net.logits("head", flat, size)
 
 
 def _convnext_block(net: NetworkBuilder, name: str, data: Layer) -> Layer:
@@ -260,7 +234,7 @@ def _convnext_block(net: NetworkBuilder, name: str, data: Layer) -> Layer:
         f"{name}.dwconv", data, channels, 7, padding=3, groups=channels, gain=1.0, bias=True
     )
     last = net.node("Transpose", [layer.name], f"{name}.last", perm=[0, 2, 3, 1])
-    layer = _layer_norm(net, f"{name}.norm", Layer(last, channels))
+    layer = whole_layer_norm(net, f"{name}.norm", Layer(last, channels), _EPSILON)
     layer = gelu(net, f"{name}.gelu", dense(net, f"{name}.pwconv1", layer, 4 * channels))
     layer = dense(net, f"{name}.pwconv2", layer, channels, gain=GELU_GAIN)
     first = net.node("Transpose", [layer.name], f"{name}.first", perm=[0, 3, 1, 2])
@@ -272,17 +246,9 @@ def _convnext_block(net: NetworkBuilder, name: str, data: Layer) -> Layer:
 def _norm_channels(net: NetworkBuilder, name: str, data: Layer) -> Layer:
     """Layer normalisation over channels, which lie first."""
     last = net.node("Transpose", [data.name], f"{name}.last", perm=[0, 2, 3, 1])
-    normal = _layer_norm(net, name, Layer(last, data.channels))
+    normal = whole_layer_norm(net, name, Layer(last, data.channels), _EPSILON)
     first = net.node("Transpose", [normal.name], f"{name}.first", perm=[0, 3, 1, 2])
     return Layer(first, data.channels)
-
-
-def _layer_norm(net: NetworkBuilder, name: str, data: Layer) -> Layer:
-    scale = net.uniform(f"{name}.weight", data.channels, 0.8, 1.2)
-    bias = net.uniform(f"{name}.bias", data.channels, -0.1, 0.1)
-    inputs = [data.name, scale, bias]
-    output = net.node("LayerNormalization", inputs, name, axis=-1, epsilon=_EPSILON)
-    return Layer(output, data.channels)
 
 
 # squeeze, expand (each of 1x1 and 3x3); None is a pool
@@ -305,8 +271,8 @@ def squeezenet1_1(net: NetworkBuilder, size: Size) -> None:
     """SqueezeNet 1.1: Iandola et al., SqueezeNet (arXiv:1602.07360), in the revised, cheaper
     form.
     """
-    image, classes = size.image or 224, size.classes or 1000
-    layer = Layer(net.input("input", (size.batch, 3, image, image)), 3)
+    classes = size.classes or 1000
+    layer = net.image(size, 224)
     layer = net.relu(net.conv("conv1", layer, size.channels(64), 3, stride=2, gain=1.0, bias=True))
     number = 2
     for feature in _FEATURES:
@@ -337,8 +303,7 @@ def vgg11(net: NetworkBuilder, size: Size) -> None:
 
     The image's extent must be a multiple of 32.
     """
-    image, classes = size.image or 224, size.classes or 1000
-    layer = Layer(net.input("input", (size.batch, 3, image, image)), 3)
+    layer, pixels = net.image(size, 224), ((size.image or 224) // 32) ** 2
     gain = 1.0
     for stage, stage_channels in enumerate(_VGG_CHANNELS, 1):
         for position, channels in enumerate(stage_channels, 1):
@@ -349,21 +314,17 @@ def vgg11(net: NetworkBuilder, size: Size) -> None:
             layer = net.relu(layer)
             gain = 2.0
         layer = net.max_pool(layer, 2, 2)
-    pixels = (image // 32) ** 2
     layer = Layer(net.node("Flatten", [layer.name], axis=1), layer.channels * pixels)
     hidden = size.channels(4096)
     layer = net.relu(net.linear("fc6", layer, hidden, gain=1.0))
     layer = net.relu(net.linear("fc7", layer, hidden, gain=2.0))
-    layer = net.linear("fc8", layer, classes)
-    net.output(layer.name, "logits", (size.batch, classes))
+    net.logits("fc8", layer, size)
 
 
 def mlp(net: NetworkBuilder, size: Size) -> None:
     """A small multilayer perceptron, as for 28x28 grey images."""
-    classes = size.classes or 10
     layer = Layer(net.input("input", (size.batch, 784)), 784)
     for position, features in enumerate((512, 256), 1):
         gain = 1.0 if position == 1 else 2.0
         layer = net.relu(net.linear(f"fc{position}", layer, size.channels(features), gain))
-    layer = net.linear("fc3", layer, classes)
-    net.output(layer.name, "logits", (size.batch, classes))
+    net.logits("fc3", layer, replace(size, classes=size.classes or 10))

@@ -8,18 +8,17 @@ import math
 
 import numpy as np
 
-from tunefarm.compiler.frontend.zoo.classifiers import inverted_residual, stem
+from tunefarm.compiler.frontend.zoo.classifiers import Stage, inverted_residuals, stem
 from tunefarm.compiler.frontend.zoo.network import Extent, Layer, NetworkBuilder, Size, scaled
 
-# expansion, output channels, repeats, stride of the first, dilation
 _STAGES = (
-    (1, 16, 1, 1, 1),
-    (6, 24, 2, 2, 1),
-    (6, 32, 3, 2, 1),
-    (6, 64, 4, 2, 1),
-    (6, 96, 3, 1, 1),
-    (6, 160, 3, 1, 2),
-    (6, 320, 1, 1, 2),
+    Stage(1, 16, 1, 1),
+    Stage(6, 24, 2, 2),
+    Stage(6, 32, 3, 2),
+    Stage(6, 64, 4, 2),
+    Stage(6, 96, 3, 1),
+    Stage(6, 160, 3, 1, dilation=2),
+    Stage(6, 320, 1, 1, dilation=2),
 )
 _SHALLOW_STAGE = 1  # whose output, of a quarter of the image, the decoder reads too
 _RATES = (6, 12, 18)
@@ -33,15 +32,8 @@ def deeplab_v3plus(net: NetworkBuilder, size: Size) -> None:
     The image's extent must be a multiple of 16.
     """
     image, classes = size.image or 256, size.classes or 21
-    layer = stem(net, Layer(net.input("input", (size.batch, 3, image, image)), 3), size)
-    shallow = layer
-    for stage, (expansion, channels, count, first_stride, dilation) in enumerate(_STAGES):
-        for position in range(count):
-            stride = first_stride if position == 0 else 1
-            name, wide = f"block{stage}.{position}", size.channels(channels)
-            layer = inverted_residual(net, name, layer, wide, expansion, stride, dilation)
-        if stage == _SHALLOW_STAGE:
-            shallow = layer
+    outputs = inverted_residuals(net, stem(net, net.image(size, 256), size), size, _STAGES)
+    layer, shallow = outputs[-1], outputs[_SHALLOW_STAGE]
     layer = _pyramid(net, layer, size.channels(256), size.batch, image // 16)
     layer = _grow(net, "decoder.grow", layer, 4)
     shallow = _narrow(net, "decoder.shallow", shallow, size.channels(48))
@@ -112,7 +104,7 @@ def unet(net: NetworkBuilder, size: Size) -> None:
     """
     image, classes = size.image or 128, size.classes or 4
     widths = [size.channels(channels) for channels in _CHANNELS]
-    layer = Layer(net.input("input", (size.batch, 3, image, image)), 3)
+    layer = net.image(size, 128)
     skipped: list[Layer] = []
     for level, channels in enumerate(widths):
         if level:

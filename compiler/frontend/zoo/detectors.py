@@ -34,7 +34,7 @@ def yolov8n(net: NetworkBuilder, size: Size) -> None:
     """
     image, classes = size.image or 320, size.classes or 80
     widths = [size.channels(channels) for channels in _CHANNELS]
-    maps = _backbone(net, Layer(net.input("input", (size.batch, 3, image, image)), 3), widths)
+    maps = _backbone(net, net.image(size, 320), widths)
     maps = _neck(net, maps, widths)
     levels = [_head(net, f"head{level}", layer, size, classes) for level, layer in enumerate(maps)]
     places = sum((image // stride) ** 2 for stride in _STRIDES)
@@ -202,8 +202,7 @@ def yolov3_tiny(net: NetworkBuilder, size: Size) -> None:
     The image's extent must be a multiple of 32.
     """
     image, classes = size.image or 256, size.classes or 80
-    layer = Layer(net.input("input", (size.batch, 3, image, image)), 3)
-    shallow = layer
+    shallow = layer = net.image(size, 256)
     for number, published in enumerate(_TINY_CHANNELS):
         layer = _leaky_conv(net, f"conv{number}", layer, size.channels(published), 3)
         if published == 256:

@@ -239,6 +239,17 @@ class NetworkBuilder:
         output = self.node("Gemm", [data.name, weight, bias], name, transB=1)
         return Layer(output, features)
 
+    def image(self, size: Size, pixels: int) -> Layer:
+        """Declare the input of square images in colours, of so many published pixels a side."""
+        side = size.image or pixels
+        return Layer(self.input("input", (size.batch, 3, side, side)), 3)
+
+    def logits(self, name: str, data: Layer, size: Size, gain: float = 1.0) -> None:
+        """A fully connected layer to the classes, 1,000 as published, which is the output."""
+        classes = size.classes or 1000
+        layer = self.linear(name, data, classes, gain)
+        self.output(layer.name, "logits", (size.batch, classes))
+
     def name_axes(self, symbols: Mapping[str, Sequence[str]]) -> None:
         """Name axes of inputs and outputs that are dynamic; "": as it is."""
         for info in (*self._inputs, *self._outputs):
@@ -309,6 +320,15 @@ def layer_norm(net: NetworkBuilder, name: str, data: Layer, epsilon: float) -> L
     bias = net.uniform(f"{name}.bias", data.channels, -0.1, 0.1)
     scaled = net.node("Mul", [normal, weight], f"{name}.mul")
     return Layer(net.node("Add", [scaled, bias], f"{name}.add"), data.channels)
+
+
+def whole_layer_norm(net: NetworkBuilder, name: str, data: Layer, epsilon: float) -> Layer:
+    """Layer normalisation over the last axis, by the operator of opset 17."""
+    scale = net.uniform(f"{name}.weight", data.channels, 0.8, 1.2)
+    bias = net.uniform(f"{name}.bias", data.channels, -0.1, 0.1)
+    inputs = [data.name, scale, bias]
+    output = net.node("LayerNormalization", inputs, name, axis=-1, epsilon=epsilon)
+    return Layer(output, data.channels)
 
 
 def rms_norm(net: NetworkBuilder, name: str, data: Layer, epsilon: float) -> Layer:

@@ -14,6 +14,7 @@ from tunefarm.compiler.frontend.zoo.network import (
     dense,
     gelu,
     layer_norm,
+    whole_layer_norm,
 )
 
 _EPSILON = 1e-12
@@ -46,11 +47,11 @@ def encoder(net: NetworkBuilder, size: Size) -> None:
 
 def _layer(net: NetworkBuilder, name: str, data: Layer) -> Layer:
     attended = _attention(net, f"{name}.attention", data)
-    data = _layer_norm(net, f"{name}.attention.norm", net.add(attended, data))
+    data = whole_layer_norm(net, f"{name}.attention.norm", net.add(attended, data), _EPSILON)
     hidden = dense(net, f"{name}.intermediate", data, 4 * data.channels)
     hidden = Layer(net.node("Gelu", [hidden.name], f"{name}.gelu"), hidden.channels)
     output = dense(net, f"{name}.output", hidden, data.channels)
-    return _layer_norm(net, f"{name}.output.norm", net.add(output, data))
+    return whole_layer_norm(net, f"{name}.output.norm", net.add(output, data), _EPSILON)
 
 
 def _attention(net: NetworkBuilder, name: str, data: Layer) -> Layer:
@@ -73,15 +74,6 @@ def _heads(net: NetworkBuilder, name: str, data: Layer, perm: tuple[int, ...]) -
     return net.node("Transpose", [split], f"{name}.heads", perm=list(perm))
 
 
-def _layer_norm(net: NetworkBuilder, name: str, data: Layer) -> Layer:
-    scale = net.uniform(f"{name}.weight", data.channels, 0.8, 1.2)
-    bias = net.uniform(f"{name}.bias", data.channels, -0.1, 0.1)
-    output = net.node(
-        "LayerNormalization", [data.name, scale, bias], name, axis=-1, epsilon=_EPSILON
-    )
-    return Layer(output, data.channels)
-
-
 _PATCH = 16
 _VIT_HEADS = 3
 _VIT_EPSILON = 1e-6
@@ -91,7 +83,7 @@ def vit_tiny(net: NetworkBuilder, size: Size) -> None:
     """A tiny vision transformer: Dosovitskiy et al. (arXiv:2010.11929), at the width of DeiT-Ti
     (Touvron et al., arXiv:2012.12877), with attention and norms as PyTorch exports them.
     """
-    image, classes, layers = size.image or 224, size.classes or 1000, size.layers or 12
+    image, layers = size.image or 224, size.layers or 12
     features = max(1, round(_VIT_HEADS * size.width)) * _HEAD_FEATURES
     patches = (image // _PATCH) ** 2
     layer = _tokens(net, size.batch, image, features, patches)
@@ -99,8 +91,7 @@ def vit_tiny(net: NetworkBuilder, size: Size) -> None:
         layer = _vit_layer(net, f"blocks.{position}", layer, (size.batch, patches + 1))
     layer = layer_norm(net, "norm", layer, _VIT_EPSILON)
     token = net.node("Gather", [layer.name, net.position("first", 0)], "token", axis=1)
-    layer = net.linear("head", Layer(token, features), classes)
-    net.output(layer.name, "logits", (size.batch, classes))
+    net.logits("head", Layer(token, features), size)
 
 
 def _tokens(net: NetworkBuilder, batch: int, image: int, features: int, patches: int) -> Layer:
