@@ -51,31 +51,7 @@ TypeRule: TypeAlias = Callable[
     [Sequence[TensorType | None], Mapping[str, Attribute]], Sequence[TensorType]
 ]
 
-ELEMENT_TYPES: Mapping[DType, int] = {
-    DType.F32: 1,
-    DType.U8: 2,
-    DType.I8: 3,
-    DType.U16: 4,
-    DType.I16: 5,
-    DType.I32: 6,
-    DType.I64: 7,
-    DType.BOOL: 9,
-    DType.F16: 10,
-    DType.F64: 11,
-    DType.U32: 12,
-    DType.U64: 13,
-    DType.BF16: 16,
-    DType.F8E4M3FN: 17,
-    DType.F8E4M3FNUZ: 18,
-    DType.F8E5M2: 19,
-    DType.F8E5M2FNUZ: 20,
-    DType.U4: 21,
-    DType.I4: 22,
-    DType.F4E2M1: 23,
-    DType.F8E8M0: 24,
-    DType.U2: 25,
-    DType.I2: 26,
-}
+ELEMENT_TYPES = {dtype: dtype.onnx_number for dtype in DType if dtype is not DType.STRING}
 """ONNX's numbers of element types, by which functions know them."""
 
 

@@ -8,37 +8,17 @@ from struct import pack, unpack
 from typing import Protocol, TypeAlias
 
 from tunefarm.compiler.types.conversions import bits_of
-from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.dtypes import WIDE_FLOATS, DType
 
 _LITERAL = re.compile(r"(?:splat \(i\d+ )?(-?\d+)\)?")
 _FLOAT_LITERAL = re.compile(r"(?:splat \((?:float|double) )?0x([0-9A-F]{16})\)?")
 
-_TYPES = {
-    DType.F32: "float",
-    DType.F64: "double",
-    # Narrow floats are integers until they are converted: see tunefarm.compiler.expr.narrow_floats.
-    DType.F16: "i16",
-    DType.BF16: "i16",
-    DType.F8E4M3FN: "i8",
-    DType.F8E4M3FNUZ: "i8",
-    DType.F8E5M2: "i8",
-    DType.F8E5M2FNUZ: "i8",
-    DType.F8E8M0: "i8",
-    DType.F4E2M1: "i8",
-    DType.I2: "i8",
-    DType.U2: "i8",
-    DType.I4: "i8",
-    DType.U4: "i8",
-    DType.I8: "i8",
-    DType.U8: "i8",
-    DType.I16: "i16",
-    DType.U16: "i16",
-    DType.I32: "i32",
-    DType.U32: "i32",
-    DType.I64: "i64",
-    DType.U64: "i64",
+_TYPES: dict[DType, str] = {
+    **{dtype: f"i{8 * dtype.bytes}" for dtype in DType if dtype is not DType.STRING},
+    **{dtype: dtype.onnx_name for dtype in WIDE_FLOATS},
     DType.BOOL: "i1",
 }
+"""Narrow floats are integers until they are converted (`tunefarm.compiler.expr.narrow_floats`)."""
 _AVX512_MASKS = {16: "i8", 32: "i8", 64: "i16"}
 """The types of AVX-512's masks for vectors of so many bytes."""
 

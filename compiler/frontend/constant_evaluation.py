@@ -10,7 +10,6 @@ import numpy as np
 from onnx import NodeProto, TypeProto, helper
 
 from tunefarm.compiler.errors import ImportModelError, UnsupportedOperatorError
-from tunefarm.compiler.frontend.element_types import onnx_number
 from tunefarm.compiler.frontend.graph_builder import Value
 from tunefarm.compiler.frontend.structured_values import Entity
 from tunefarm.compiler.types.dtypes import DType
@@ -92,7 +91,7 @@ def evaluate_node(
         copy.output[position] = f"out{position}" if name else ""
     types = [
         helper.make_tensor_value_info(
-            name, onnx_number(DType.from_numpy(array.dtype)), list(array.shape)
+            name, DType.from_numpy(array.dtype).onnx_number, list(array.shape)
         )
         for name, array in feeds.items()
     ]

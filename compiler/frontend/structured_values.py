@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from onnx import TypeProto, ValueInfoProto
 
 from tunefarm.compiler.errors import ImportModelError, ShapeError, UnsupportedOperatorError
-from tunefarm.compiler.frontend.element_types import dtype_of, onnx_number, schema_type_name
+from tunefarm.compiler.frontend.element_types import dtype_of
 from tunefarm.compiler.frontend.graph_builder import Value
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.structure import Label, StructuredPort
@@ -81,10 +81,10 @@ def schema_kind(entity: Entity) -> str:
         case OptionalValue():
             return f"optional({entity.kind})"
         case SequenceValue() | GrowingSequence() | StackedSequence():
-            return f"seq({schema_type_name(entity.dtype)})"
+            return f"seq(tensor({entity.dtype.onnx_name}))"
         case RecordsValue():
-            return f"seq(map(.., {schema_type_name(entity.rows.dtype)}))"
-    return schema_type_name(entity.dtype)
+            return f"seq(map(.., tensor({entity.rows.dtype.onnx_name})))"
+    return f"tensor({entity.dtype.onnx_name})"
 
 
 def declared_kind(proto: TypeProto, what: str) -> str:
@@ -94,7 +94,7 @@ def declared_kind(proto: TypeProto, what: str) -> str:
     """
     kind = proto.WhichOneof("value")
     if kind == "tensor_type":
-        return schema_type_name(dtype_of(proto.tensor_type.elem_type, what))
+        return f"tensor({dtype_of(proto.tensor_type.elem_type, what).onnx_name})"
     if kind == "sequence_type":
         return f"seq({declared_kind(proto.sequence_type.elem_type, what)})"
     if kind == "optional_type":
@@ -110,12 +110,12 @@ def type_proto(entity: Entity | None) -> TypeProto:
     proto = TypeProto()
     match entity:
         case Value():
-            proto.tensor_type.elem_type = onnx_number(entity.dtype)
+            proto.tensor_type.elem_type = entity.dtype.onnx_number
             proto.tensor_type.shape.SetInParent()
             for extent in entity.shape:
                 proto.tensor_type.shape.dim.add().dim_value = extent
         case SequenceValue() | GrowingSequence() | StackedSequence():
-            proto.sequence_type.elem_type.tensor_type.elem_type = onnx_number(entity.dtype)
+            proto.sequence_type.elem_type.tensor_type.elem_type = entity.dtype.onnx_number
         case OptionalValue():
             proto.optional_type.elem_type.CopyFrom(type_proto(entity.content))
     return proto

@@ -13,26 +13,13 @@ import numpy as np
 
 from tunefarm.compiler.errors import InputError
 from tunefarm.compiler.session.ports import type_text
-from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.dtypes import WIDE, DType
 
 if TYPE_CHECKING:
     from tunefarm.compiler.runtime.spec.ports import AnyArray
     from tunefarm.compiler.session.inference_session import InferenceSession
 
-_ONNX_TYPES: Final = {
-    1: np.float32,
-    2: np.uint8,
-    3: np.int8,
-    4: np.uint16,
-    5: np.int16,
-    6: np.int32,
-    7: np.int64,
-    9: np.bool_,
-    10: np.float16,
-    11: np.float64,
-    12: np.uint32,
-    13: np.uint64,
-}
+_ONNX_TYPES: Final = {dtype.onnx_number: dtype.numpy for dtype in (*WIDE, DType.F16)}
 """Element types by their numbers in ONNX."""
 
 

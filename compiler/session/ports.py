@@ -4,28 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.sizes import Dimension
 from tunefarm.compiler.types.structure import StructuredPort
-
-_ELEMENTS: Final = {
-    DType.F32: "float",
-    DType.F64: "double",
-    DType.F16: "float16",
-    DType.BF16: "bfloat16",
-    DType.F8E4M3FN: "float8e4m3fn",
-    DType.F8E4M3FNUZ: "float8e4m3fnuz",
-    DType.F8E5M2: "float8e5m2",
-    DType.F8E5M2FNUZ: "float8e5m2fnuz",
-    DType.F8E8M0: "float8e8m0",
-    DType.F4E2M1: "float4e2m1",
-    DType.BOOL: "bool",
-    DType.STRING: "string",
-}
-"""Element types as onnxruntime spells them; integers have their number of bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +64,7 @@ def _node_arg(name: str, dtype: DType, shape: Sequence[Dimension], texts: Sequen
 
 def type_text(dtype: DType) -> str:
     """The type of a tensor: `tensor(float)`."""
-    return f"tensor({_element(dtype)})"
-
-
-def _element(dtype: DType) -> str:
-    if dtype.is_integer:
-        return f"{'int' if dtype.is_signed else 'uint'}{dtype.bits}"
-    return _ELEMENTS[dtype]
+    return f"tensor({dtype.onnx_name})"
 
 
 def _gathered(plain: Sequence[NodeArg], structured: Sequence[StructuredPort]) -> list[NodeArg]:

@@ -51,6 +51,16 @@ class DType(StrEnum):
         return known[self] if self in known else _numpy_extensions()[self]
 
     @property
+    def onnx_number(self) -> int:
+        """ONNX's number of the type."""
+        return _FACTS[self].number
+
+    @property
+    def onnx_name(self) -> str:
+        """ONNX's name of the type in lower case, as in its documentation."""
+        return _FACTS[self].name
+
+    @property
     def bits(self) -> int:
         """Bits that tell an element from others."""
         return _FACTS[self].bits
@@ -136,6 +146,8 @@ class DType(StrEnum):
 
 
 class _Facts(NamedTuple):
+    number: int  # of ONNX, as its name
+    name: str
     kind: str  # float, signed, unsigned, bool or string
     bits: int
     numpy: str
@@ -144,30 +156,34 @@ class _Facts(NamedTuple):
 
 
 _FACTS: dict[DType, _Facts] = {
-    DType.F32: _Facts("float", 32, "float32", 2.0**-23, (-149, 127)),
-    DType.F64: _Facts("float", 64, "float64", 2.0**-52, (-1074, 1023)),
-    DType.F16: _Facts("float", 16, "float16", 2.0**-10, (-24, 15)),
-    DType.BF16: _Facts("float", 16, "bfloat16", 2.0**-7, (-133, 127)),
-    DType.F8E4M3FN: _Facts("float", 8, "float8_e4m3fn", 2.0**-3, (-9, 8)),
-    DType.F8E4M3FNUZ: _Facts("float", 8, "float8_e4m3fnuz", 2.0**-3, (-10, 7)),
-    DType.F8E5M2: _Facts("float", 8, "float8_e5m2", 2.0**-2, (-16, 15)),
-    DType.F8E5M2FNUZ: _Facts("float", 8, "float8_e5m2fnuz", 2.0**-2, (-17, 15)),
-    DType.F8E8M0: _Facts("float", 8, "float8_e8m0fnu", 1.0, (-127, 127)),
-    DType.F4E2M1: _Facts("float", 4, "float4_e2m1fn", 0.5, (-1, 2)),
-    DType.I2: _Facts("signed", 2, "int2"),
-    DType.I4: _Facts("signed", 4, "int4"),
-    DType.I8: _Facts("signed", 8, "int8"),
-    DType.I16: _Facts("signed", 16, "int16"),
-    DType.I32: _Facts("signed", 32, "int32"),
-    DType.I64: _Facts("signed", 64, "int64"),
-    DType.U2: _Facts("unsigned", 2, "uint2"),
-    DType.U4: _Facts("unsigned", 4, "uint4"),
-    DType.U8: _Facts("unsigned", 8, "uint8"),
-    DType.U16: _Facts("unsigned", 16, "uint16"),
-    DType.U32: _Facts("unsigned", 32, "uint32"),
-    DType.U64: _Facts("unsigned", 64, "uint64"),
-    DType.BOOL: _Facts("bool", 1, "bool"),
-    DType.STRING: _Facts("string", 64, "int64"),  # behind I64, which int64 is
+    DType.F32: _Facts(1, "float", "float", 32, "float32", 2.0**-23, (-149, 127)),
+    DType.F64: _Facts(11, "double", "float", 64, "float64", 2.0**-52, (-1074, 1023)),
+    DType.F16: _Facts(10, "float16", "float", 16, "float16", 2.0**-10, (-24, 15)),
+    DType.BF16: _Facts(16, "bfloat16", "float", 16, "bfloat16", 2.0**-7, (-133, 127)),
+    DType.F8E4M3FN: _Facts(17, "float8e4m3fn", "float", 8, "float8_e4m3fn", 2.0**-3, (-9, 8)),
+    DType.F8E4M3FNUZ: _Facts(
+        18, "float8e4m3fnuz", "float", 8, "float8_e4m3fnuz", 2.0**-3, (-10, 7)
+    ),
+    DType.F8E5M2: _Facts(19, "float8e5m2", "float", 8, "float8_e5m2", 2.0**-2, (-16, 15)),
+    DType.F8E5M2FNUZ: _Facts(
+        20, "float8e5m2fnuz", "float", 8, "float8_e5m2fnuz", 2.0**-2, (-17, 15)
+    ),
+    DType.F8E8M0: _Facts(24, "float8e8m0", "float", 8, "float8_e8m0fnu", 1.0, (-127, 127)),
+    DType.F4E2M1: _Facts(23, "float4e2m1", "float", 4, "float4_e2m1fn", 0.5, (-1, 2)),
+    DType.I2: _Facts(26, "int2", "signed", 2, "int2"),
+    DType.I4: _Facts(22, "int4", "signed", 4, "int4"),
+    DType.I8: _Facts(3, "int8", "signed", 8, "int8"),
+    DType.I16: _Facts(5, "int16", "signed", 16, "int16"),
+    DType.I32: _Facts(6, "int32", "signed", 32, "int32"),
+    DType.I64: _Facts(7, "int64", "signed", 64, "int64"),
+    DType.U2: _Facts(25, "uint2", "unsigned", 2, "uint2"),
+    DType.U4: _Facts(21, "uint4", "unsigned", 4, "uint4"),
+    DType.U8: _Facts(2, "uint8", "unsigned", 8, "uint8"),
+    DType.U16: _Facts(4, "uint16", "unsigned", 16, "uint16"),
+    DType.U32: _Facts(12, "uint32", "unsigned", 32, "uint32"),
+    DType.U64: _Facts(13, "uint64", "unsigned", 64, "uint64"),
+    DType.BOOL: _Facts(9, "bool", "bool", 1, "bool"),
+    DType.STRING: _Facts(8, "string", "string", 64, "int64"),  # behind I64, which int64 is
 }
 _BYTES = {dtype: max(1, facts.bits // 8) for dtype, facts in _FACTS.items()}
 

@@ -11,36 +11,16 @@ from tunefarm.compiler.errors import ExportError
 from tunefarm.compiler.runtime.machine.thread_pool import is_supported_on
 from tunefarm.compiler.runtime.sizes.model_ports import ModelPorts
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
-from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.dtypes import INTEGERS, WIDE_FLOATS, DType
 from tunefarm.compiler.types.signature import Signature, SizedPort
 from tunefarm.compiler.types.tensor_type import TensorType
 
-# Types that C has not are the bits of their elements.
 C_TYPES = {
-    DType.F32: "float",
-    DType.F64: "double",
-    DType.F16: "uint16_t",
-    DType.BF16: "uint16_t",
-    DType.F8E4M3FN: "uint8_t",
-    DType.F8E4M3FNUZ: "uint8_t",
-    DType.F8E5M2: "uint8_t",
-    DType.F8E5M2FNUZ: "uint8_t",
-    DType.F8E8M0: "uint8_t",
-    DType.F4E2M1: "uint8_t",
-    DType.I2: "uint8_t",
-    DType.U2: "uint8_t",
-    DType.I4: "uint8_t",
-    DType.U4: "uint8_t",
-    DType.I8: "int8_t",
-    DType.I16: "int16_t",
-    DType.I32: "int32_t",
-    DType.I64: "int64_t",
-    DType.U8: "uint8_t",
-    DType.U16: "uint16_t",
-    DType.U32: "uint32_t",
-    DType.U64: "uint64_t",
-    DType.BOOL: "bool",
-}
+    dtype: f"{dtype.onnx_name}_t" if dtype in INTEGERS else f"uint{8 * dtype.bytes}_t"
+    for dtype in DType
+    if dtype is not DType.STRING
+} | {dtype: dtype.onnx_name for dtype in (*WIDE_FLOATS, DType.BOOL)}
+"""Types that C has not are the bits of their elements."""
 
 # Keywords of C and C++, and macros that the standard headers or the compilers define.
 _RESERVED = frozenset(
