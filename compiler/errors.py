@@ -1,6 +1,7 @@
 """One tree of errors: what was attempted, why it failed, the program at that point, what to try.
 
 The base and the errors that `configs` and `db` raise are defined in `tunefarm.configs.errors`.
+`with_count` words the counts in messages.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ __all__ = [
     "VerifyError",
     "declarations_known",
     "warn_of_declared",
+    "with_count",
 ]
 
 
@@ -120,3 +122,8 @@ class CoresBusyError(MeasureError):
 
 class InputError(TunefarmError):
     """An array given to a built model does not fit its inputs or outputs."""
+
+
+def with_count(count: int, noun: str) -> str:
+    """The count with its noun: 1 thread, 2 threads."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

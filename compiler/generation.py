@@ -20,13 +20,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tunefarm.compiler.errors import InputError, SettingsError
+from tunefarm.compiler.errors import InputError, SettingsError, with_count
 from tunefarm.compiler.runtime.execution.executable import Executable, load
 from tunefarm.compiler.runtime.spec.ports import AnyArray
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.signature import dimension_text
 from tunefarm.compiler.types.sizes import Dimension, Size, bounds_of
-from tunefarm.compiler.with_count import with_count
 
 Probabilities = npt.NDArray[np.float64]
 Tokens = npt.NDArray[np.int64]

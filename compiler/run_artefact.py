@@ -16,14 +16,13 @@ from statistics import median
 import numpy as np
 
 from tunefarm import compiler
-from tunefarm.compiler.errors import InputError, TunefarmError
+from tunefarm.compiler.errors import InputError, TunefarmError, with_count
 from tunefarm.compiler.runtime.artefact.array_files import read_input, write_outputs
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.spec.ports import AnyArray
 from tunefarm.compiler.types.sizes import Size
 from tunefarm.compiler.types.structure import plain
 from tunefarm.compiler.types.tensor_type import Array
-from tunefarm.compiler.with_count import with_count
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

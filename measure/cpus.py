@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
+from tunefarm.compiler.errors import with_count
 from tunefarm.compiler.machine.control_groups import ControlGroups
-from tunefarm.compiler.with_count import with_count
 
 # The CPU time that control groups grant a process, and how often they stopped it for want of it.
 #

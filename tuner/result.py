@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from tunefarm.compiler.with_count import with_count
+from tunefarm.compiler.errors import with_count
 from tunefarm.measure.measurement import is_unchanged
 from tunefarm.tuner.building.report import BuildReport
 from tunefarm.tuner.confirm.latency import ModelLatency

@@ -31,6 +31,7 @@ from tunefarm.compiler.errors import (
     InputError,
     SettingsError,
     UntunedWarning,
+    with_count,
 )
 from tunefarm.compiler.runtime.artefact.artefact import is_artefact
 from tunefarm.compiler.runtime.execution.executable import Executable, load
@@ -48,7 +49,6 @@ from tunefarm.compiler.session.ort_values import IOBinding, OrtValue
 from tunefarm.compiler.session.ports import NodeArg, inputs_of, outputs_of, type_text
 from tunefarm.compiler.types.extents import Shapes
 from tunefarm.compiler.types.metadata import Metadata
-from tunefarm.compiler.with_count import with_count
 from tunefarm.configs.file_kinds import is_onnx
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from concurrent.futures import CancelledError, Future
 from time import monotonic
 from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
-from tunefarm.compiler.errors import MeasureError
-from tunefarm.compiler.with_count import with_count
+from tunefarm.compiler.errors import MeasureError, with_count
 from tunefarm.measure.core_locks import TOLD_SECONDS, CoreLocks, wait_text
 from tunefarm.measure.farm.dispatch import Action, BuildAction, Dispatcher, TimeAction
 from tunefarm.measure.farm.slots import SlotPlan

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tunefarm.compiler.errors import MeasureError
-from tunefarm.compiler.with_count import with_count
+from tunefarm.compiler.errors import MeasureError, with_count
 from tunefarm.measure.cpus import Cpus
 from tunefarm.measure.machine import pin
 

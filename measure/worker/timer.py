@@ -22,13 +22,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tunefarm.compiler.errors import MeasureError
+from tunefarm.compiler.errors import MeasureError, with_count
 from tunefarm.compiler.llvm.peak_loop import YARDSTICK_SYMBOL, yardstick_object
 from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
 from tunefarm.compiler.runtime.machine.slice_clock import SliceClock
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
-from tunefarm.compiler.with_count import with_count
 from tunefarm.measure.compare import BETWEEN_RUNS, LogRatio, log_ratio
 from tunefarm.measure.cpus import CpuQuota, Throttling
 from tunefarm.measure.measurement import MeasureResult, Status

@@ -50,10 +50,9 @@ from tests.benchmarks.operator_cases.case import OperatorCase
 from tests.benchmarks.operator_cases.count_flops import count_flops
 from tests.benchmarks.paired import compare_paired
 from tunefarm import compiler
-from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.errors import TunefarmError, with_count
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.target import Target, host_target
-from tunefarm.compiler.with_count import with_count
 from tunefarm.configs.settings import load_target
 from tunefarm.measure.compare import Comparison
 from tunefarm.measure.machine import fingerprint

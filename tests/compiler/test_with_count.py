@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tunefarm.compiler.with_count import with_count
+from tunefarm.compiler.errors import with_count
 
 
 @pytest.mark.parametrize(("count", "told"), [(0, "0 runs"), (1, "1 run"), (2, "2 runs")])

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tunefarm.compiler.errors import with_count
 from tunefarm.compiler.runtime.spec.kernel_report import TUNED, KernelReport
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.with_count import with_count
 from tunefarm.configs.temporary_folders import make_folder
 from tunefarm.db import queries
 from tunefarm.db.records import LOST_TO_NOISE, OK

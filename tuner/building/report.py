@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.errors import TunefarmError, with_count
 from tunefarm.compiler.runtime.spec.kernel_report import NAIVE, TUNED, KernelReport
-from tunefarm.compiler.with_count import with_count
 from tunefarm.configs.settings import shown_precision
 from tunefarm.tuner.records.unapplied import DAMAGED, NOMINEE, Unapplied
 from tunefarm.tuner.reports.report import KEY_CHARACTERS, format_seconds, format_share

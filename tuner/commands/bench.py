@@ -15,7 +15,13 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from tunefarm.compiler.errors import DatabaseError, InputError, MeasureError, SettingsError
+from tunefarm.compiler.errors import (
+    DatabaseError,
+    InputError,
+    MeasureError,
+    SettingsError,
+    with_count,
+)
 from tunefarm.compiler.plan.precision.choose_precision import NARROW
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.target import llvm_version
@@ -24,7 +30,6 @@ from tunefarm.compiler.types.extents import LOGITS_TO_KEEP, Shapes, fixed_inputs
 from tunefarm.compiler.types.numerics import Algorithm
 from tunefarm.compiler.types.structure import NO_STRUCTURE, StringTable, Structure, WordTable, plain
 from tunefarm.compiler.types.tensor_type import Array
-from tunefarm.compiler.with_count import with_count
 from tunefarm.configs.layers import suggestion
 from tunefarm.configs.settings import shown_precision
 from tunefarm.db.store import Store

@@ -22,11 +22,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from rich.table import Table
 
-from tunefarm.compiler.errors import MeasureError, SettingsError
+from tunefarm.compiler.errors import MeasureError, SettingsError, with_count
 from tunefarm.compiler.generation import Generator
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.spec.executable_spec import CallStep, Place
-from tunefarm.compiler.with_count import with_count
 from tunefarm.measure.worker.roof import measure_read
 from tunefarm.tuner.commands.bench import OURS
 from tunefarm.tuner.confirm.latency import pinned

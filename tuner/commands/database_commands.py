@@ -11,11 +11,10 @@ from typing import Any
 from rich.table import Table
 
 from tunefarm import compiler
-from tunefarm.compiler.errors import DatabaseError
+from tunefarm.compiler.errors import DatabaseError, with_count
 from tunefarm.compiler.kernels.printer import format_kernel
 from tunefarm.compiler.kernels.serialize import kernel_from_json
 from tunefarm.compiler.target import host_target
-from tunefarm.compiler.with_count import with_count
 from tunefarm.configs.settings import shown_precision
 from tunefarm.db import model_queries, queries
 from tunefarm.db.check import check

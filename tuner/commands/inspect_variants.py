@@ -18,7 +18,7 @@ from typing import Any
 
 from rich.table import Table
 
-from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.errors import TunefarmError, with_count
 from tunefarm.compiler.runtime.artefact.artefact import Contents, Variant, read_contents
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.machine.check_target import can_run, lacking_features, platform_of
@@ -26,7 +26,6 @@ from tunefarm.compiler.runtime.spec.guards import sizes_text
 from tunefarm.compiler.runtime.spec.kernel_report import TUNED
 from tunefarm.compiler.target import Target, host_target
 from tunefarm.compiler.types.tensor_type import Array
-from tunefarm.compiler.with_count import with_count
 from tunefarm.configs.settings import load_target, targets
 from tunefarm.tuner.confirm.drawn_inputs import drawn_inputs
 from tunefarm.tuner.confirm.latency import outputs_agree, outputs_near

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from tunefarm.compiler.errors import FunctionError, InputError, TunefarmError
+from tunefarm.compiler.errors import FunctionError, InputError, TunefarmError, with_count
 from tunefarm.compiler.runtime.artefact.array_files import read_input
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.execution.profile import KernelTime, Profile
@@ -25,7 +25,6 @@ from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.signature import Signature
 from tunefarm.compiler.types.structure import plain
 from tunefarm.compiler.types.tensor_type import Array, TensorType
-from tunefarm.compiler.with_count import with_count
 from tunefarm.measure.worker.stability import relative_mad
 from tunefarm.tuner.confirm.drawn_inputs import drawn_inputs
 from tunefarm.tuner.reports.report import KEY_CHARACTERS, format_seconds, format_share

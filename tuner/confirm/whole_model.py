@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tunefarm import compiler
-from tunefarm.compiler.errors import MeasureError, TunefarmError
+from tunefarm.compiler.errors import MeasureError, TunefarmError, with_count
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.runtime.artefact import write_artefact
@@ -31,7 +31,6 @@ from tunefarm.compiler.schedule.schedule import ChooseSchedule
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.numerics import Numerics
-from tunefarm.compiler.with_count import with_count
 from tunefarm.configs.settings import Settings
 from tunefarm.db import queries
 from tunefarm.db.records import BestRecord

@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tunefarm.compiler.content_cache import NOT_WHAT_WAS_KEPT
-from tunefarm.compiler.errors import MeasureError, TunefarmError
+from tunefarm.compiler.errors import MeasureError, TunefarmError, with_count
 from tunefarm.compiler.kernels.count_work import kernel_bytes, kernel_flops
 from tunefarm.compiler.kernels.serialize import kernel_from_json
-from tunefarm.compiler.with_count import with_count
 from tunefarm.configs.settings import shown_precision
 from tunefarm.db.records import BestRecord, TaskKey, TrialRecord
 from tunefarm.tuner.confirm.verdict import compare

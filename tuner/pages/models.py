@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from tunefarm.compiler.with_count import with_count
+from tunefarm.compiler.errors import with_count
 from tunefarm.db import model_queries
 from tunefarm.db.records import JobRecord
 from tunefarm.db.store import Store

@@ -23,14 +23,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tunefarm import compiler
-from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.errors import TunefarmError, with_count
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.serialize import kernel_from_json
 from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.schedule.spaces import default_schedule
 from tunefarm.compiler.target import Target, host_target
-from tunefarm.compiler.with_count import with_count
 from tunefarm.db import model_queries, queries
 from tunefarm.db.additions import Addition, additions
 from tunefarm.db.queries import Origin

@@ -16,9 +16,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tunefarm.compiler.errors import with_count
 from tunefarm.compiler.target import Target, host_target
 from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS
-from tunefarm.compiler.with_count import with_count
 from tunefarm.configs.settings import HOST, load_target, targets
 from tunefarm.configs.target_key import code_facts, target_key
 from tunefarm.db.records import TaskKey

@@ -16,13 +16,12 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any, TypeAlias
 
-from tunefarm.compiler.errors import MeasureError, SettingsError
+from tunefarm.compiler.errors import MeasureError, SettingsError, with_count
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.serialize import kernel_to_json
 from tunefarm.compiler.runtime.execution.executable import load
 from tunefarm.compiler.schedule.spaces import schedule_space
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.with_count import with_count
 from tunefarm.configs.settings import Settings, names_database
 from tunefarm.configs.temporary_folders import make_folder
 from tunefarm.db.records import (

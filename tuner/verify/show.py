@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from tunefarm.compiler.with_count import with_count
+from tunefarm.compiler.errors import with_count
 from tunefarm.tuner.records.model_latencies import MeasuredModel, Ratio
 from tunefarm.tuner.reports.gains import UNCHANGED
 from tunefarm.tuner.reports.report import (

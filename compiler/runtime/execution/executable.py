@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import numpy as np
 
-from tunefarm.compiler.errors import ArtefactError, InputError
+from tunefarm.compiler.errors import ArtefactError, InputError, with_count
 from tunefarm.compiler.runtime.artefact import artefact, write_artefact
 from tunefarm.compiler.runtime.artefact.seal import code_digest
 from tunefarm.compiler.runtime.execution.frame import BoundRun, Frame
@@ -47,7 +47,6 @@ from tunefarm.compiler.types.structure import (
     without_fixed,
 )
 from tunefarm.compiler.types.tensor_type import Array, TensorType
-from tunefarm.compiler.with_count import with_count
 
 if TYPE_CHECKING:
     from tunefarm.compiler.runtime.artefact.constants_check import ConstantsCheck

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tunefarm.compiler.errors import with_count
 from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.numerics import Algorithm
-from tunefarm.compiler.with_count import with_count
 
 TUNED = "tuned"
 """Source of a schedule that has a record."""
