@@ -51,7 +51,9 @@ TypeRule: TypeAlias = Callable[
     [Sequence[TensorType | None], Mapping[str, Attribute]], Sequence[TensorType]
 ]
 
-ELEMENT_TYPES = {dtype: dtype.onnx_number for dtype in DType if dtype is not DType.STRING}
+ELEMENT_TYPES: Mapping[DType, int] = {
+    dtype: dtype.onnx_number for dtype in DType if dtype is not DType.STRING
+}
 """ONNX's numbers of element types, by which functions know them."""
 
 
