@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from tunefarm.compiler.expr.nodes import Expr
@@ -28,19 +28,24 @@ def executed(nest: LoopNest, sizes: Mapping[str, Array]) -> int:
     return _Counter(sizes).count(nest.body, {})
 
 
-def tile_products(nest: LoopNest) -> LoopNest:
-    """The nest with its products of matrix tiles alone."""
+def only(nest: LoopNest, is_kept: Callable[[Stmt], bool]) -> LoopNest:
+    """The nest with the statements without a body that are kept."""
 
-    def only(body: Body) -> Body:
+    def kept(body: Body) -> Body:
         made: list[Stmt] = []
         for statement in body:
             if isinstance(statement, For | Let | If | Allocate):
-                made.append(with_body(statement, only(statement.body)))
-            elif isinstance(statement, TileDot):
+                made.append(with_body(statement, kept(statement.body)))
+            elif is_kept(statement):
                 made.append(statement)
         return tuple(made)
 
-    return replace(nest, body=only(nest.body))
+    return replace(nest, body=kept(nest.body))
+
+
+def tile_products(nest: LoopNest) -> LoopNest:
+    """The nest with its products of matrix tiles alone."""
+    return only(nest, lambda statement: isinstance(statement, TileDot))
 
 
 class _Counter:

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.compiler.loops.executed import executed, only
 from tests.compiler.schedule.small_kernels import f32, inputs_for, kernel_of, run_kernel
 from tunefarm.compiler.kernels.evaluate import evaluate_kernel
 from tunefarm.compiler.kernels.kernel import FusedKernel
-from tunefarm.compiler.loops import interpret as interpreter
 from tunefarm.compiler.loops.interpret import interpret
-from tunefarm.compiler.loops.ir import Allocate, For, Scope, walk
+from tunefarm.compiler.loops.ir import Allocate, For, Scope, Update, walk
 from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.sketches.attention import attention_sketches
 from tunefarm.compiler.target import host_target
@@ -32,47 +32,33 @@ def _attention(queries: int, keys: int, since: int) -> FusedKernel:
     return kernel_of(operands, [("attention", ["x0", "x1", "x2", "x3"], attributes)])
 
 
-def _scores(
-    kernel: FusedKernel, ends: tuple[int, ...], sketch: int, monkeypatch: pytest.MonkeyPatch
-) -> int:
+def _scores(kernel: FusedKernel, ends: tuple[int, ...], sketch: int) -> int:
     """How many scores the default schedule of a sketch computes, whose results are right."""
     target = host_target()
     chosen = attention_sketches(kernel, target, 1)[sketch]
     names = (choice.name for choice in chosen.choices)
     nest = lower(kernel, chosen.build(dict(zip(names, chosen.default, strict=True))))
     inputs = {**inputs_for(kernel), kernel.inputs[3].name: np.array(ends, np.int64)}
-    terms, update = 0, interpreter._Interpreter._update
-
-    def counted(self: Any, statement: Any, env: dict[str, int]) -> Any:
-        nonlocal terms
-        terms += statement.buffer.startswith("scores")
-        return update(self, statement, env)
-
-    monkeypatch.setattr(interpreter._Interpreter, "_update", counted)
     found = interpret(nest, inputs)
-    monkeypatch.undo()
     expected = np.asarray(evaluate_kernel(kernel, inputs))
     np.testing.assert_allclose(found.astype(float), expected.astype(float), rtol=1e-4, atol=1e-5)
-    return terms // FEATURES
+    terms = only(nest, lambda item: isinstance(item, Update) and item.buffer.startswith("scores"))
+    return executed(terms, inputs) // FEATURES
 
 
 @pytest.mark.parametrize("sketch", [0, 1])
-def test_a_step_computes_the_scores_of_the_keys_there_are(
-    sketch: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_computes_the_scores_of_the_keys_there_are(sketch: int) -> None:
     for room in (256, 1024):
-        scores = _scores(_attention(1, room, -1), (41, 0), sketch, monkeypatch)
+        scores = _scores(_attention(1, room, -1), (41, 0), sketch)
         assert 41 <= scores <= 64
 
 
 @pytest.mark.parametrize("queries", [1, 5])
 @pytest.mark.parametrize("sketch", [0, 1])
-def test_a_window_begins_where_its_first_key_is(
-    sketch: int, queries: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_window_begins_where_its_first_key_is(sketch: int, queries: int) -> None:
     kernel = _attention(queries, 512, 1)
     for end, begin in ((201, 169), (512, 480), (32, 0), (20, -12)):
-        scores = _scores(kernel, (end, begin), sketch, monkeypatch)
+        scores = _scores(kernel, (end, begin), sketch)
         assert queries * (end - max(begin, 0)) <= scores <= queries * 192
 
 
@@ -121,22 +107,20 @@ def _causal(queries: int, keys: int, bounds: int) -> FusedKernel:
 
 
 @pytest.mark.parametrize(("sketch", "block"), [(0, 16), (1, 64)])
-def test_keys_above_the_diagonal_are_left_out(
-    sketch: int, block: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keys_above_the_diagonal_are_left_out(sketch: int, block: int) -> None:
     queries, keys = 16, 128
     kernel = _causal(queries, keys, 1)
     for past in (0, 24):
         seen = queries * past + queries * (queries + 1) // 2
-        scores = _scores(kernel, (past + 1,), sketch, monkeypatch)
+        scores = _scores(kernel, (past + 1,), sketch)
         assert seen <= scores <= queries * (past + queries + block)
 
 
 @pytest.mark.parametrize("sketch", [0, 1])
-def test_keys_before_a_window_are_left_out(sketch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_before_a_window_are_left_out(sketch: int) -> None:
     queries, past, window = 16, 112, 5
     kernel = _causal(queries, past + queries, 2)
-    scores = _scores(kernel, (past + 1, past + 1 - window), sketch, monkeypatch)
+    scores = _scores(kernel, (past + 1, past + 1 - window), sketch)
     assert queries * window <= scores <= queries * (queries + window + 32)
 
 
