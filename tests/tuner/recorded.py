@@ -67,22 +67,23 @@ class RecordedKernel:
         """Seconds, infinity for a failure."""
         return float(self.latencies[self.space.number(candidate)])
 
+    def answer(self, number: int) -> tuple[RecordKey, MeasureResult]:
+        """What a replay runner answers for the candidate of this number."""
+        schedule = self.space.schedule(self.space.candidate(number)).to_json()
+        status = Status(STATUSES[self.statuses[number]])
+        latency = float(self.latencies[number])
+        return record_key(self.key, schedule), MeasureResult(
+            "",
+            status,
+            samples=(latency, latency) if status is Status.OK else (),
+            error="" if status is Status.OK else "recorded failure",
+            machine={"anchor_seconds": float(self.anchors[number])},
+            censored=bool(self.censored[number]),
+        )
+
     def results(self) -> dict[RecordKey, MeasureResult]:
         """What a replay runner answers."""
-        found = {}
-        for number, candidate in enumerate(self.candidates):
-            schedule = self.space.schedule(candidate).to_json()
-            status = Status(STATUSES[self.statuses[number]])
-            latency = float(self.latencies[number])
-            found[record_key(self.key, schedule)] = MeasureResult(
-                "",
-                status,
-                samples=(latency, latency) if status is Status.OK else (),
-                error="" if status is Status.OK else "recorded failure",
-                machine={"anchor_seconds": float(self.anchors[number])},
-                censored=bool(self.censored[number]),
-            )
-        return found
+        return dict(map(self.answer, range(self.space.size)))
 
 
 def load(names: Iterable[str] | None = None, path: Path = FILE) -> list[RecordedKernel]:

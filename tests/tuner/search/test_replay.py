@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
@@ -18,9 +19,11 @@ from tests.processes import python
 from tests.tuner.recorded import FILE, RecordedKernel, load
 from tests.tuner.setting import scorer
 from tunefarm.compiler.kernels.serialize import kernel_to_json
+from tunefarm.compiler.schedule.space import Candidate
 from tunefarm.db.records import TargetRecord, WorkloadRecord
 from tunefarm.db.store import Store
-from tunefarm.measure.farm.replay_runner import ReplayRunner
+from tunefarm.measure.farm.replay_runner import RecordKey, ReplayRunner
+from tunefarm.measure.measurement import MeasureResult
 from tunefarm.tuner.model.cost_model import BoostedTrees, UntrainedModel
 from tunefarm.tuner.model.features import FeatureExtractor
 from tunefarm.tuner.records.trials import task_key
@@ -28,7 +31,7 @@ from tunefarm.tuner.reports.progress import Progress
 from tunefarm.tuner.search.budget import Budget, End, Limits, TaskProgress
 from tunefarm.tuner.search.session import SessionOptions, TuningSession
 from tunefarm.tuner.search.strategy import SearchProblem, make_strategy
-from tunefarm.tuner.search.tasks import TaskSearch, TuningTask, plan
+from tunefarm.tuner.search.tasks import Planned, TaskSearch, TuningTask, plan
 
 KERNELS = {item.name: item for item in load()}
 RANDOM, TPE, OURS, UNSEEDED = WAYS
@@ -109,14 +112,27 @@ def test_the_model_ranks_what_it_has_not_seen() -> None:
     assert median(found) < 1.06
 
 
+@dataclass
+class RecordedTask(TuningTask):
+    """What is planned has a recorded answer."""
+
+    item: RecordedKernel = field(kw_only=True)
+    answers: dict[RecordKey, MeasureResult] = field(kw_only=True)
+
+    def plan(self, candidate: Candidate) -> Planned:
+        key, answer = self.item.answer(self.item.space.number(candidate))
+        self.answers[key] = answer
+        return super().plan(candidate)
+
+
 class Replay:
     """A session on recorded kernels, each of which the model calls so often."""
 
     def __init__(self, items: Sequence[tuple[RecordedKernel, int]], store: Store) -> None:
         self.store = store
         self.model = BoostedTrees(0)
+        self.answers: dict[RecordKey, MeasureResult] = {}
         self.tasks = [self._task(item, times) for item, times in items]
-        self.results = {key: r for item, _ in items for key, r in item.results().items()}
 
     def _task(self, item: RecordedKernel, times: int) -> TuningTask:
         key = task_key(item.key, item.target, 1, "default")
@@ -131,12 +147,25 @@ class Replay:
         default = plan(item.space, item.space.default())
         search = TaskSearch(item.space, strategy, first=[default.candidate])
         progress = TaskProgress(times)
-        return TuningTask(item.kernel, value, key, item.space, extract, search, progress, default)
+        task = RecordedTask(
+            item.kernel,
+            value,
+            key,
+            item.space,
+            extract,
+            search,
+            progress,
+            default,
+            item=item,
+            answers=self.answers,
+        )
+        task.plan(default.candidate)
+        return task
 
     def run(self, limits: Limits, budget: type[Budget] = Budget) -> End:
         session = TuningSession(
             self.tasks,
-            ReplayRunner(self.results),
+            ReplayRunner(self.answers),
             self.store,
             self.model,
             budget(limits),
