@@ -77,7 +77,11 @@ class Caches:
 
     def touch(self, buffer: str, first: int, size: int) -> None:
         """Read or write so many bytes from the address `first` on."""
+        nearest = self.levels[0]
         for line in range(first // LINE, (first + size - 1) // LINE + 1):
+            if line in nearest:
+                nearest.move_to_end(line)
+                continue
             for level, room, missed in zip(self.levels, self.lines, self.missed, strict=True):
                 if line in level:
                     level.move_to_end(line)

@@ -10,7 +10,7 @@ import hashlib
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -73,28 +73,31 @@ DEFAULT_SECONDS = 1e-5
 
 @dataclass(slots=True)
 class Schedules:
-    """A kernel's default schedule, first, and others."""
+    """A kernel's default schedule, first, and others, with their candidates."""
 
     kernel: FusedKernel
     space: ScheduleSpace
     candidates: list[Candidate] = field(default_factory=list)
+    _values: list[list[Any]] = field(default_factory=list)
 
     @staticmethod
+    @cache
     def of(kernel: FusedKernel, target: Target) -> Schedules:
         space, draw = schedule_space(kernel, target, 1, "default"), random.Random(7)
-        found = Schedules(kernel, space, [space.default()])
-        seen = [found.json(0)]
-        for _ in range(200):
-            candidate = space.sample(draw)
+        found = Schedules(kernel, space)
+        for number in range(200):
+            candidate = space.sample(draw) if number else space.default()
             value = space.schedule(candidate).to_json()
-            if value not in seen and len(seen) < CANDIDATES:
-                seen.append(value)
+            if value not in found._values:
+                found._values.append(value)
                 found.candidates.append(candidate)
+            if len(found.candidates) == CANDIDATES:
+                break
         return found
 
     def json(self, number: int) -> list[Any]:
         """The schedule with this number."""
-        return self.space.schedule(self.candidates[number]).to_json()
+        return self._values[number]
 
 
 class Fleet:

@@ -113,8 +113,10 @@ main()
 """
 
 
-@pytest.mark.parametrize("number", SIGNALS)
-@pytest.mark.parametrize("module", ["typer", "numpy", "onnx"])
+@pytest.mark.parametrize(
+    ("number", "module"),
+    list(zip(SIGNALS, ["typer", "numpy", "onnx", "typer"], strict=True)),
+)
 def test_an_import_is_interrupted_in_one_line(
     number: signal.Signals, module: str, tmp_path: Path
 ) -> None:

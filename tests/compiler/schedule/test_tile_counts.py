@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.benchmarks.tile_counts import LINE, Caches, counts_of, shares_of
@@ -53,10 +55,11 @@ def test_default_schedules_read_weights_once_and_fill_their_tiles(name: str, typ
 
 def test_both_factors_larger_than_the_cache_are_read_by_panels() -> None:
     """Weights once for each panel of rows, of which there are as few as fit; the rows once."""
-    kernel = narrowed(product(512, 2048, 512, total=DType.F32), DType.BF16, DType.BF16)
-    space = schedule_space(kernel, TILES)
+    kernel = narrowed(product(256, 1024, 256, total=DType.F32), DType.BF16, DType.BF16)
+    target = replace(TILES, l2_bytes=TILES.l2_bytes // 4)
+    space = schedule_space(kernel, target)
     assert space.choices(space.default())["loops"] == "stacked panels"
-    shares = shares_of(kernel, space.schedule(space.default()), TILES)
+    shares = shares_of(kernel, space.schedule(space.default()), target)
     assert shares["b_over_weights"] == 2.0
 
 

@@ -114,13 +114,13 @@ def test_drawn_kernels_are_exact_in_tiles() -> None:
 @emulated
 def test_code_of_drawn_kernels_computes_what_they_mean(tmp_path: Path) -> None:
     cases, tiled = [], 0
-    for seed in range(60):
+    for seed in range(36):
         kernel, schedule, has_tiles = drawn(seed)
         cases.append(Case(kernel, schedule, values_for(kernel, seed)))
         tiled += has_tiles
     for case, found in zip(cases, kernel_outputs(cases, ARM, tmp_path), strict=True):
         case.check(found)
-    assert tiled >= 15
+    assert tiled >= 9
 
 
 @pytest.mark.parametrize(("left", "right"), PAIRS)

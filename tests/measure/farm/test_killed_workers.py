@@ -18,7 +18,7 @@ from tunefarm.measure.farm.runner import RunnerOptions
 from tunefarm.measure.measurement import MeasureResult, Status
 
 
-@pytest.mark.parametrize("most", [25, pytest.param(100, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("most", [12, pytest.param(100, marks=pytest.mark.nightly)])
 def test_killed_workers_cost_no_result(most: int) -> None:
     rng = random.Random(5)
     results: list[MeasureResult] = []
