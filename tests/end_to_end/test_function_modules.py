@@ -61,19 +61,20 @@ int32_t twice(int32_t inputs, int32_t outputs, void *const *data, const int32_t 
 """
 
 
-def test_a_model_is_built_and_run_with_functions_of_a_file(folder: Path) -> None:
-    for factor in ("2", "3"):  # the second build does not take the first one's result for its own
+def test_a_model_is_built_and_run_with_functions_of_a_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    second = "3"  # its build does not take the first one's result for its own
+    for factor, commands in (("2", (BUILD,)), (second, (BUILD, RUN))):
         (folder / "mine.py").write_text(MODULE.replace("FACTOR", factor))
-        for command in (BUILD, RUN):
+        for command in commands:
             done = tune(folder, *command, "--functions", "mine.py")
             assert done.returncode == 0, done.stderr
-        with np.load(folder / "y.npz") as results:
-            np.testing.assert_allclose(
-                results["y"], np.exp(float(factor) * np.arange(4)), rtol=1e-5
-            )
-    missing = tune(folder, *RUN)
-    assert missing.returncode == 1
-    assert "my.domain::Twice" in missing.stderr and "Traceback" not in missing.stderr
+    with np.load(folder / "y.npz") as results:
+        np.testing.assert_allclose(results["y"], np.exp(float(second) * np.arange(4)), rtol=1e-5)
+    monkeypatch.chdir(folder)
+    assert run_command(app, list(RUN)) == 1  # this process has no such function
+    assert "my.domain::Twice" in (said := capsys.readouterr().err) and "Traceback" not in said
 
 
 @pytest.mark.nightly

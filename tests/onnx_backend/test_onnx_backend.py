@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.onnx_backend.conftest import EVERY
 from tests.onnx_backend.scoreboard import (
     RECORD,
     STATUSES,
@@ -58,7 +57,7 @@ def test_recorded_cases_pass(results: Mapping[tuple[str, str], Result]) -> None:
     worse = [
         result for status, result in known if STATUSES.index(result.status) > STATUSES.index(status)
     ]
-    assert len(known) >= len(RECORDED) // EVERY["compiled"] - 1
+    assert len(known) >= max(60, 0.9 * len(results))
     assert not worse, report(worse)
 
 
