@@ -83,7 +83,7 @@ class RecordedKernel:
 
     def results(self) -> dict[RecordKey, MeasureResult]:
         """What a replay runner answers."""
-        return dict(map(self.answer, range(self.space.size)))
+        return dict(map(self.answer, np.unique(self.schedules, return_index=True)[1].tolist()))
 
 
 def load(names: Iterable[str] | None = None, path: Path = FILE) -> list[RecordedKernel]:
