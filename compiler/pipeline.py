@@ -41,7 +41,7 @@ from tunefarm.compiler.plan.sizes.live_extents import (
 )
 from tunefarm.compiler.plan.sizes.pitches import dense_arguments, pitch_rows
 from tunefarm.compiler.plan.sizes.share_filled import share_filled
-from tunefarm.compiler.plan.sizes.small_image_variant import SmallImageVariant, small_image_variant
+from tunefarm.compiler.plan.sizes.small_size_variant import SmallSizeVariant, small_size_variant
 from tunefarm.compiler.runtime.artefact.seal import seal_of
 from tunefarm.compiler.runtime.entry.entry import entry_of
 from tunefarm.compiler.runtime.machine.thread_pool import with_pool
@@ -68,7 +68,7 @@ STAGES = (
     "live_extents",
     "pitch_rows",
     "dense_arguments",
-    "small_image_variant",  # of builds that take no records
+    "small_size_variant",  # of builds that take no records
     "choose_schedules",
     *KERNEL_STAGES,  # each kernel by itself
     "pack_constants",
@@ -146,10 +146,10 @@ def compile_model(
         numerics = replace(numerics, denormals=denormals_of(denormals))
     spaces, allowance = SpaceCache(target, threads, numerics), ResourceBudget(limits)
     graph, program = _to_kernels(model, spaces, shapes, stages, allowance, chains)
-    small = SmallImageVariant(program)
+    small = SmallSizeVariant(program)
     if not numerics.fixes_order:
-        small = small_image_variant(program, graph.signature, spaces, choose_schedule)
-    program = stages.run("small_image_variant", lambda: small.program)
+        small = small_size_variant(program, graph.signature, spaces, choose_schedule)
+    program = stages.run("small_size_variant", lambda: small.program)
     choose = partial(choose_schedules, program, choose_schedule, small.schedules)
     chosen = stages.run("choose_schedules", choose)
     schedules, code = KernelStages(stages, spaces, allowance, cache).run(chosen)

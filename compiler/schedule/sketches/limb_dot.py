@@ -157,18 +157,59 @@ def _adds_bytes(form: DigitForm, target: Target) -> bool:
 def _leads(kernel: FusedKernel, context: _Context, sketch: Sketch) -> bool:
     """Few enough instructions sum up digits to be fewer than unpack weights to floats."""
     form, target = context.form, context.target
-    rows = prod(axis.extent for axis in form.product.stage.axes[:-1])
+    rows = _rows(form)
     if _adds_bytes(form, target):
-        shape, _ = sketch.shape_of([(value,) for value in sketch.default])
-        a_row = shape.cycles.item() / rows
-        ratios = (each * a_row / _unpacked_cycles(context, each) for each in _counts(kernel, rows))
+        a_row, unpacked = _cycles_of_a_row(form, sketch), _Unpacked.of(form, context.lanes, target)
+        ratios = (each * a_row / unpacked.cycles(each) for each in _counts(kernel, rows))
         if form.rounds or geometric_mean(ratios) <= 1.0:
             return True
         return not any(
             may_unpack(each, context.lanes) for each in tile_forms(kernel, context.lanes)
         )
-    few = FEW_ROWS if form.product.bits < DType.U8.bits else 1
-    return "avx2" in target.features and (form.rounds or rows <= few)
+    return form.rounds or rows <= _few_rows(form, target)
+
+
+def few_rows(kernel: FusedKernel, sketch: Sketch, target: Target) -> FewRows:
+    """Up to how many rows the split-integer dot products of a sketch of the kernel are faster than
+    products with weights that are unpacked once for all rows."""
+    form = digit_form(kernel)
+    assert form is not None
+    unpacked = _Unpacked.of(form, vector_lanes(kernel, target), target)
+    most = _few_rows(form, target)
+    if _adds_bytes(form, target):
+        more = _cycles_of_a_row(form, sketch) - unpacked.a_row
+        most = int(unpacked.once / more) if more * _rows(form) > unpacked.once else _rows(form)
+    return FewRows(most, unpacked.once)
+
+
+@dataclass(frozen=True, slots=True)
+class FewRows:
+    """Up to `most` rows split-integer dot products are the faster form: they do without the
+    `unpacking` of weights, in cycles, and take longer for each row."""
+
+    most: int
+    unpacking: float
+
+    def gain(self, rows: int) -> float:
+        """Cycles that they take less for so many rows: nothing for one more than `most`."""
+        return self.unpacking * (1 - rows / (self.most + 1))
+
+
+def _few_rows(form: DigitForm, target: Target) -> int:
+    """Up to so many rows digits are the faster form where no instruction adds products of bytes."""
+    if "avx2" not in target.features:
+        return 0
+    return FEW_ROWS if form.product.bits < DType.U8.bits else 1
+
+
+def _rows(form: DigitForm) -> int:
+    return prod(axis.extent for axis in form.product.stage.axes[:-1])
+
+
+def _cycles_of_a_row(form: DigitForm, sketch: Sketch) -> float:
+    """Of the default schedule's split-integer dot products."""
+    shape, _ = sketch.shape_of([(value,) for value in sketch.default])
+    return shape.cycles.item() / _rows(form)
 
 
 def _counts(kernel: FusedKernel, rows: int) -> tuple[int, ...]:
@@ -177,10 +218,21 @@ def _counts(kernel: FusedKernel, rows: int) -> tuple[int, ...]:
     return (1, isqrt(rows), rows) if is_dynamic else (rows,)
 
 
-def _unpacked_cycles(context: _Context, rows: int) -> float:
-    """Of a product with weights that are unpacked to floats once for all rows."""
-    vectors = context.form.product.inner * -(-context.columns // context.lanes)
-    return vectors * (rows / context.target.machine.vectors.fma + COPY_CYCLES)
+@dataclass(frozen=True, slots=True)
+class _Unpacked:
+    """Cycles of a product with weights that are unpacked to floats once for all rows."""
+
+    once: float
+    a_row: float
+
+    @staticmethod
+    def of(form: DigitForm, lanes: int, target: Target) -> _Unpacked:
+        columns = form.product.stage.axes[-1].extent
+        vectors = form.product.inner * -(-columns // lanes)
+        return _Unpacked(vectors * COPY_CYCLES, vectors / target.machine.vectors.fma)
+
+    def cycles(self, rows: int) -> float:
+        return self.once + rows * self.a_row
 
 
 def _tiles(context: _Context, target: Target) -> tuple[tuple[int, int], ...]:

@@ -1,17 +1,19 @@
-"""Pass: convolutions in Winograd's form are computed directly where planes are small at run time.
+"""Pass: kernels that have another form for small sizes take it where a run's sizes are small.
 
     relu = conv_relu(x, w)   ->   few = sizes[4] * sizes[5] < 122
                                   relu = conv_relu_few(x, w)   where few: the direct form
                                   relu = conv_relu(x, w)       where not few
 
-Transformed filters are four times as large as those there are. Of a few tiles that is most of what
-is read, and a plane of a few pixels is computed faster than it is transformed.
+Winograd's filters are four times as large as those that they are made of. Of a few tiles that is
+most of what is read, and a plane of a few pixels is computed faster than it is transformed. Packed
+weights are unpacked once for all rows of data: for a few rows split-integer dot products are
+faster. These read the weights as the other form has them packed, which are stored once.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Final, TypeAlias
@@ -28,10 +30,14 @@ from tunefarm.compiler.kernels.kernel import (
 )
 from tunefarm.compiler.kernels.winograd import blocked_conv, plane_ends
 from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.loops.constant_layout import ConstantLayout
 from tunefarm.compiler.schedule.schedule import ChooseSchedule, Schedule
+from tunefarm.compiler.schedule.sketches.limb_dot import few_rows
 from tunefarm.compiler.schedule.sketches.winograd_cycles import direct_below, direct_gain
-from tunefarm.compiler.schedule.space import Sketch
+from tunefarm.compiler.schedule.space import ChoiceValue, Sketch
 from tunefarm.compiler.schedule.spaces import SpaceCache
+from tunefarm.compiler.schedule.steps.packing import PackLayout
+from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.numerics import Algorithm
 from tunefarm.compiler.types.signature import SIZES, Signature
@@ -70,13 +76,13 @@ class _Extent:
 
 @dataclass(frozen=True, slots=True)
 class _Condition:
-    """There are at most so many pixels in the planes of all images."""
+    """There are at most so many pixels in the planes of all images, or rows of data."""
 
     extents: tuple[_Extent, ...]
-    pixels: int
+    most: int
 
     def holds(self, sizes: Sizes) -> bool:
-        return math.prod(max(0, item.value(sizes)) for item in self.extents) <= self.pixels
+        return math.prod(max(0, item.value(sizes)) for item in self.extents) <= self.most
 
     def to_expr(self, sizes: str) -> Expr:
         found: Expr = integer(1)
@@ -85,15 +91,15 @@ class _Condition:
             if item.number is not None:
                 value = add(Load(DType.I64, sizes, (integer(item.number),)), value)
             found = mul(found, value)
-        return binary("lt", found, integer(self.pixels + 1))
+        return binary("lt", found, integer(self.most + 1))
 
 
 @dataclass(frozen=True, slots=True)
 class _Few:
-    """When a convolution is computed directly, and how.
+    """When a kernel is computed in its form for small sizes, and how.
 
-    `gain` are the cycles that this saves at the minimum sizes, `taken` and `grown` the bytes of
-    its filters as they are and of the transformed ones beyond that.
+    `gain` are the cycles that this saves at the minimum sizes, `taken` the bytes of constants that
+    are stored for this form, and `grown` those of the other form beyond its constants as they are.
     """
 
     condition: _Condition
@@ -104,8 +110,8 @@ class _Few:
 
 
 @dataclass(frozen=True, slots=True)
-class SmallImageVariant:
-    """A program with a second call for some convolutions, and schedules of their kernels.
+class SmallSizeVariant:
+    """A program with a second call for some kernels, and schedules of those that are called.
 
     Schedules are by workload key.
     """
@@ -114,24 +120,24 @@ class SmallImageVariant:
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
 
 
-def small_image_variant(
+def small_size_variant(
     program: KernelProgram,
     signature: Signature,
     spaces: SpaceCache,
     choose: ChooseSchedule | None = None,
-) -> SmallImageVariant:
-    """The program with two calls for convolutions whose default schedule is Winograd's.
+) -> SmallSizeVariant:
+    """The program with two calls for kernels whose default schedule is not for small sizes.
 
-    Where the minimum sizes are too large for the direct form, or the maximum small enough for it,
+    Where the minimum sizes are too large for the second form, or the maximum small enough for it,
     all stays as it is, and so does what `choose` has another schedule for.
     """
     least, most = _bounds(signature.sizes)
     if SIZES not in program.types:
-        return SmallImageVariant(program)
+        return SmallSizeVariant(program)
     weighed = _weighed(program, least, spaces, choose)
     found = _affordable(program, weighed, least, most)
     if not found:
-        return SmallImageVariant(program)
+        return SmallSizeVariant(program)
     conditions = list(dict.fromkeys(few.condition for few in found.values()))
     types, schedules = dict(program.types), {}
     calls = list(_asked(program, conditions, types))
@@ -145,7 +151,7 @@ def small_image_variant(
             calls.append(replace(own, guards=(Guard(flag, True),)))
             call = replace(call, guards=(Guard(flag, False),))
         calls.append(call)
-    return SmallImageVariant(replace(program, calls=tuple(calls), types=types), schedules)
+    return SmallSizeVariant(replace(program, calls=tuple(calls), types=types), schedules)
 
 
 def _bounds(sizes: Sequence[Dimension]) -> tuple[Sizes, Sizes]:
@@ -157,7 +163,7 @@ def _bounds(sizes: Sequence[Dimension]) -> tuple[Sizes, Sizes]:
 def _weighed(
     program: KernelProgram, least: Sizes, spaces: SpaceCache, choose: ChooseSchedule | None
 ) -> dict[int, _Few]:
-    """The calls that may have a direct form, too, by their numbers."""
+    """The calls that may have a second form, by their numbers."""
     found = {}
     for number, call in enumerate(program.calls):
         if isinstance(call, KernelCall) and SIZES in call.inputs and not call.guards:
@@ -170,7 +176,7 @@ def _weighed(
 def _affordable(
     program: KernelProgram, weighed: Mapping[int, _Few], least: Sizes, most: Sizes
 ) -> dict[int, _Few]:
-    """Those that are of use between these sizes, as far as filters of both forms are not too many.
+    """Those that are of use between these sizes, as far as constants of both are not too many.
 
     Those that save the most for their bytes come first, and those that save little are left out.
     """
@@ -187,7 +193,7 @@ def _affordable(
     enough = MOST_GAIN * sum(few.gain for few in useful.values())
     worth = [item for item, saved in zip(by_gain, gains, strict=False) if saved < enough]
     found = {}
-    for number, few in sorted(worth, key=lambda item: -item[1].gain / item[1].taken):
+    for number, few in sorted(worth, key=lambda item: -item[1].gain / max(1, item[1].taken)):
         if few.taken <= left:
             left -= few.taken
             found[number] = few
@@ -195,16 +201,30 @@ def _affordable(
 
 
 def _few(program: KernelProgram, call: KernelCall, least: Sizes, spaces: SpaceCache) -> _Few | None:
-    """When the direct form of a kernel is faster than Winograd's, which is its default."""
+    """When the kernel's form for small sizes is faster than its default one, if it has one."""
+    first, *others = spaces.of(call.kernel, call.key).sketches
+    if first.algorithm in _FORMS:
+        return _few_pixels(program, call, least, spaces, first.algorithm, others)
+    return _few_rows(program, call, least, spaces.target, first, others)
+
+
+def _few_pixels(
+    program: KernelProgram,
+    call: KernelCall,
+    least: Sizes,
+    spaces: SpaceCache,
+    algorithm: Algorithm,
+    others: Sequence[Sketch],
+) -> _Few | None:
+    """When the direct form of a convolution is faster than Winograd's."""
     kernel = call.kernel
     conv = blocked_conv(kernel)
     ends = None if conv is None else plane_ends(kernel, conv)
     if conv is None or ends is None or not any(ends.values()):
         return None
-    first, *others = spaces.of(kernel, call.key).sketches
-    m = _FORMS.get(first.algorithm)
+    m = _FORMS[algorithm]
     direct = next((sketch for sketch in others if sketch.algorithm is Algorithm.DIRECT), None)
-    if m is None or direct is None:
+    if direct is None:
         return None
     sizes = kernel.inputs[call.inputs.index(SIZES)].name
     plane = [_Extent(None, axis.extent) for axis in (conv.oh, conv.ow)]
@@ -213,33 +233,77 @@ def _few(program: KernelProgram, call: KernelCall, least: Sizes, spaces: SpaceCa
             match size:
                 case Load(buffer=name, indices=(Const(value=place),)) if name == sizes:
                     plane[position] = _Extent(int(place), offset)
-    condition = _Condition((_images(kernel, sizes), *plane), direct_below(conv, m, spaces.target))
+    images = _extent_at(kernel, sizes, 0)
+    condition = _Condition((images, *plane), direct_below(conv, m, spaces.target))
     height, width = (max(1, item.value(least)) for item in plane)
-    names = [buffer.name for buffer in kernel.inputs]
-    taken = program.types[call.inputs[names.index(conv.weight.buffer)]].bytes
+    taken = _bytes_of(program, call, (conv.weight.buffer,))
     grown = taken * (m + 2) ** 2 // 9 - taken
     gain = direct_gain(conv, m, spaces.target, (height, width))
-    return _Few(condition, _schedule(direct), gain, taken, grown)
+    return _Few(condition, _schedule(direct, TILES), gain, taken, grown)
 
 
-def _schedule(sketch: Sketch) -> Schedule:
-    """The direct form with tiles of few pixels, of which there are few in a row."""
+def _few_rows(
+    program: KernelProgram,
+    call: KernelCall,
+    least: Sizes,
+    target: Target,
+    first: Sketch,
+    others: Sequence[Sketch],
+) -> _Few | None:
+    """When split-integer dot products are faster than to unpack a product's weights."""
+    kernel = call.kernel
+    digits = next((sketch for sketch in others if sketch.algorithm is Algorithm.DIGITS), None)
+    if digits is None or first.algorithm is not Algorithm.DIRECT:
+        return None
+    few = few_rows(kernel, digits, target)
+    sizes = kernel.inputs[call.inputs.index(SIZES)].name
+    rows = [_extent_at(kernel, sizes, at) for at in range(len(kernel.output.shape) - 1)]
+    condition = _Condition(tuple(rows), few.most)
+    stored = _packed(_schedule(first))
+    tiles = next(choice.values for choice in digits.choices if choice.name == "tile")
+    sharing = [tile for tile in tiles if _packed(_schedule(digits, (tile,))) == stored]
+    schedule = _schedule(digits, sorted(sharing, key=_sums_of_tile, reverse=True))
+    taken = 0 if sharing else _bytes_of(program, call, stored)
+    there = math.prod(max(1, item.value(least)) for item in rows)
+    return _Few(condition, schedule, few.gain(there), taken, 0)
+
+
+def _schedule(sketch: Sketch, tiles: Sequence[ChoiceValue] = ()) -> Schedule:
+    """The default schedule, with the first of these tiles that the sketch has."""
     names = (choice.name for choice in sketch.choices)
     values = dict(zip(names, sketch.default, strict=True))
     for choice in sketch.choices:
         if choice.name == "tile":
-            own = (tile for tile in TILES if tile in choice.values)
+            own = (tile for tile in tiles if tile in choice.values)
             values["tile"] = next(own, values["tile"])
     return sketch.build(values)
 
 
-def _images(kernel: FusedKernel, sizes: str) -> _Extent:
-    """How many images there are."""
+def _sums_of_tile(tile: ChoiceValue) -> int:
+    assert isinstance(tile, tuple)
+    return math.prod(map(int, tile))
+
+
+def _packed(schedule: Schedule) -> dict[str, ConstantLayout]:
+    """How constants are stored for a schedule, by their buffers."""
+    steps = (step for step in schedule.steps if isinstance(step, PackLayout))
+    return {step.buffer: step.layout for step in steps}
+
+
+def _bytes_of(program: KernelProgram, call: KernelCall, buffers: Iterable[str]) -> int:
+    """Of the constants that a call's kernel has by these names."""
+    names = [buffer.name for buffer in call.kernel.inputs]
+    return sum(program.types[call.inputs[names.index(name)]].bytes for name in buffers)
+
+
+def _extent_at(kernel: FusedKernel, sizes: str, position: int) -> _Extent:
+    """The extent of the output's axis at this position."""
     shape = kernel.output.shape
+    stride = math.prod(shape[position + 1 :])
     for limit in kernel.limits:
-        if (limit.stride, limit.extent, limit.sizes) == (math.prod(shape[1:]), shape[0], sizes):
+        if (limit.stride, limit.extent, limit.sizes) == (stride, shape[position], sizes):
             return _Extent(limit.number, limit.offset)
-    return _Extent(None, shape[0])
+    return _Extent(None, shape[position])
 
 
 def _asked(

@@ -1,4 +1,8 @@
-"""Convolutions of planes that are small at run time are computed directly, others by Winograd."""
+"""Kernels have a form for small sizes next to the one for large sizes, where that is faster.
+
+Convolutions of small planes are computed directly, others by Winograd; products of a few rows with
+packed weights are summed up in integers, others with weights that are unpacked once.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from tunefarm import compiler
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall
 from tunefarm.compiler.loops.printer import format_loops
 from tunefarm.compiler.pipeline import Compiled, compile_model
-from tunefarm.compiler.plan.sizes.small_image_variant import FEW
+from tunefarm.compiler.plan.sizes.small_size_variant import FEW
 from tunefarm.compiler.runtime.spec.kernel_report import TUNED
 from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.schedule import ScheduleChoice
@@ -26,6 +30,8 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.numerics import Algorithm
 
 CHANNELS = 32
+MICROSOFT = "com.microsoft"
+FEATURES, HIDDEN = 256, 128
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +96,7 @@ def test_planes_that_are_always_large_have_one_form(model: Path, target: Target)
 def test_filters_of_both_forms_are_stored_where_the_artefact_stays_small(
     model: Path, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tunefarm.compiler.plan.sizes.small_image_variant.MOST_BYTES", 1.02)
+    monkeypatch.setattr("tunefarm.compiler.plan.sizes.small_size_variant.MOST_BYTES", 1.02)
     assert forms(built(model, target, "2..30")) == [(Algorithm.winograd(4), "")]
 
 
@@ -110,3 +116,70 @@ def test_kernels_with_a_schedule_of_their_own_have_one_form(model: Path, target:
 
     assert len(forms(compile_model(model, choose, shapes=shapes, target=target))) == 1
     assert len(forms(compile_model(model, lambda _: None, shapes=shapes, target=target))) == 2
+
+
+def packed_model(folder: Path, bits: int) -> Path:
+    """y = x w, whose weights have so many bits, of x [batch, rows, FEATURES]."""
+    rng = np.random.default_rng(0)
+    blocks = FEATURES // 32
+    weights = rng.integers(0, 256, (HIDDEN, blocks, 4 * bits), np.uint8)
+    scales = rng.uniform(0.5, 1, HIDDEN * blocks).astype(np.float32)
+    sizes = {"K": FEATURES, "N": HIDDEN, "bits": bits, "block_size": 32}
+    product = node("MatMulNBits", "x w s", domain=MICROSOFT, **sizes)
+    path = folder / f"net{bits}.onnx"
+    x = tensor("x", ["batch", "rows", FEATURES])
+    constants = {"w": weights, "s": scales}
+    onnx.save(model_of([product], [x], constants=constants, domains={MICROSOFT: 1}), path)
+    return path
+
+
+def product_forms(
+    folder: Path, bits: int, rows: str, batch: str = "1", target: str = "znver3"
+) -> list[tuple[Algorithm, str]]:
+    """As `forms`, of the product; whatever forms it has, its weights are stored once."""
+    shapes = {"batch": (batch,), "rows": (rows,)}
+    path = packed_model(folder, bits)
+    compiled = compile_model(path, shapes=shapes, target=target_named(target))
+    stored = sum(array.nbytes for array in compiled.spec.constants)
+    assert stored == HIDDEN * FEATURES * bits // 8 + HIDDEN * FEATURES // 32 * 4
+    return [
+        (compiled.schedules[call.key].used.schedule.algorithm, " and ".join(map(str, call.guards)))
+        for call in compiled.program.calls
+        if isinstance(call, KernelCall) and call.kernel.name != "few"
+    ]
+
+
+BOTH = [(Algorithm.DIGITS, f"{FEW}.0"), (Algorithm.DIRECT, f"not {FEW}.0")]
+
+
+@pytest.mark.parametrize(
+    ("bits", "rows", "batch", "expected"),
+    [
+        (4, "2..64", "1", BOTH),
+        (4, "1..128", "1..4", BOTH),
+        (2, "1..64", "1", BOTH),
+        (8, "1..64", "1", BOTH),
+        (8, "2..64", "1", [(Algorithm.DIRECT, "")]),
+        (4, "9..64", "1", [(Algorithm.DIRECT, "")]),
+        (4, "1..8", "1", [(Algorithm.DIGITS, "")]),
+        (4, "3..64", "3", [(Algorithm.DIRECT, "")]),  # 9 rows at least
+    ],
+)
+def test_few_rows_and_many_have_a_form_each_of_a_product_whose_weights_are_stored_once(
+    tmp_path: Path, bits: int, rows: str, batch: str, expected: list[tuple[Algorithm, str]]
+) -> None:
+    assert product_forms(tmp_path, bits, rows, batch) == expected
+
+
+def test_one_form_is_enough_where_an_instruction_adds_products_of_bytes(tmp_path: Path) -> None:
+    assert product_forms(tmp_path, 4, "1..64", target="znver4") == [(Algorithm.DIGITS, "")]
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_products_of_few_and_of_many_rows_are_right(tmp_path: Path, bits: int) -> None:
+    path = packed_model(tmp_path, bits)
+    executable = compiler.build(path, shapes={"batch": ("1..2",), "rows": ("1..30",)})
+    rng = np.random.default_rng(1)
+    for batch, rows in ((1, 1), (1, 2), (2, 1), (1, 8), (2, 4), (1, 9), (2, 5), (2, 30), (1, 30)):
+        x = rng.standard_normal((batch, rows, FEATURES)).astype(np.float32)
+        assert_agrees(executable.run, path, {"x": x}, rtol=1e-4, atol=1e-3)
