@@ -8,7 +8,8 @@ for direction, block of the batch: (parallel)
             cell, hidden; result = what is shown, and the states
 
 Weights that are more than the second-level cache holds are read from their end in every second
-step, since what was read last is still there.
+step, since what was read last is still there. Of so many rows that the registers do not hold the
+sums of all gates, a tile sums up some of the gates at a time: then all rows share what is read.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ SIGNED_SHARE = 1.25  # cycles of a product of signed bytes that no instruction s
 L1_SHARE = 0.75  # of the first-level cache, that weights stay in
 L2_SHARE = 0.75  # likewise of the second: read from beyond, they wait for few rows
 HELD_SHARE = 0.9  # of the second: up to it the order of tiles does not matter (a Skylake-SP, 1 MiB)
+FEW_REGISTERS = 16  # more were not measured with groups of gates (a Zen 3, whose own are 16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,23 @@ class Recurrent:
         """The most gates of a product."""
         return max(phase.gates for phase in self.phases)
 
+    def at_once(self, tile: Pair) -> int:
+        """How many gates of a unit a tile's registers hold sums of; 0 where none fits."""
+        registers = self.facts.target.vector_registers
+        rows, vectors = tile
+        for gates in range(self.gates, 0, -1):
+            columns = vectors * gates
+            fits = rows * columns + min(rows, columns) + 1 <= registers
+            if fits and all(phase.gates % min(gates, phase.gates) == 0 for phase in self.phases):
+                return gates
+        return 0
+
+    @property
+    def groups_gates(self) -> bool:
+        """Tiles may sum up some of the gates at a time: those of floats that have an axis."""
+        axes = {len(phase.product.axes) - 4 for phase in self.phases}
+        return self.phases[-1].terms == 1 and self.gates > 1 and axes <= {0, 1}
+
     @property
     def whole(self) -> bool:
         """Vectors divide the units."""
@@ -135,6 +154,11 @@ class Recurrent:
         """Of the weights of a direction."""
         gates = sum(phase.gates for phase in self.phases)
         return gates * self.extents[-1] ** 2 * self.weight_dtype.bytes
+
+    @property
+    def is_far(self) -> bool:
+        """The second-level cache does not hold the weights from one step to the next."""
+        return self.weight_bytes > HELD_SHARE * self.facts.target.l2_bytes
 
     @property
     def stride(self) -> float:
@@ -212,25 +236,31 @@ def _is_product(stage: Stage, kernel: FusedKernel) -> bool:
     return fits and stage.combiner == "sum" and len(stage.reduce_axes) == 1
 
 
-def recurrent_tiles(context: Recurrent) -> tuple[tuple[int, int], ...]:
+def recurrent_tiles(context: Recurrent) -> tuple[Pair, ...]:
     """(rows, vectors) pairs of a register tile; of a step, the fewer operands stay in registers."""
-    registers = context.facts.target.vector_registers
-    tiles = []
-    for vectors in VECTORS:
-        if vectors > context.most:
-            continue
-        columns = vectors * context.gates
-        for rows in range(1, context.extents[2] + 1):
-            if rows * columns + min(rows, columns) + 1 > registers:
-                break
-            tiles.append((rows, vectors))
-    return tuple(tiles) or ((1, 1),)
+    fewest = 1 if context.groups_gates else context.gates
+    tiles = [
+        (rows, vectors)
+        for vectors in VECTORS
+        for rows in range(1, context.extents[2] + 1)
+        if vectors <= context.most and context.at_once((rows, vectors)) >= fewest
+    ]
+    return tuple(tile for tile in tiles if not _waits_for_loads(context, tile)) or ((1, 1),)
+
+
+def _waits_for_loads(context: Recurrent, tile: Pair) -> bool:
+    """A tile of some of the gates has more operands to load than products to add up."""
+    target, gates = context.facts.target, context.at_once(tile)
+    rows, columns = tile[0], tile[1] * gates
+    loads = (rows + columns) / loads_a_cycle(target)
+    return gates < context.gates and loads > rows * columns / target.machine.vectors.fma
 
 
 def _step_bytes(context: Recurrent, tile: Pair) -> int:
     """Of the weights that a tile reads for one step of its sums."""
     lanes, terms = context.facts.lanes, context.phases[-1].terms
-    return tile[1] * context.gates * lanes * context.weight_dtype.bytes * terms
+    gates = context.at_once(tile) or context.gates
+    return tile[1] * gates * lanes * context.weight_dtype.bytes * terms
 
 
 def preferred_unroll(context: Recurrent, tile: Pair) -> int:
@@ -299,41 +329,52 @@ def preferred_tile(context: Recurrent, block: int, tiles: tuple[Pair, ...]) -> P
 
     Small ones leave room for the gates' functions next to them, and for what is read ahead. Where
     weights are widened, any number of rows of a dynamic batch counts as much: one row in tiles of
-    many waits for its few sums, many rows in tiles of one widen the weights as often.
+    many waits for its few sums, many rows in tiles of one widen the weights as often. Some of the
+    gates at a time are summed up where weights come from beyond the second-level cache.
     """
-    widened = context.widens and context.facts.kernel.limited_at(BATCH_POSITION)
-    counts = range(1 if widened else block, block + 1)
+    is_dynamic = context.facts.kernel.limited_at(BATCH_POSITION)
+    widened = context.widens and is_dynamic
     tiles = tuple(tile for tile in tiles if _step_bytes(context, tile) <= context.stride) or tiles
+    whole = [tile for tile in tiles if context.at_once(tile) in (0, context.gates)]
+    grouped = [tile for tile in tiles if tile not in whole]
 
-    def cycles(tile: Pair) -> float:
-        return sum(_cycles(context, count, tile, widened) / count for count in counts)
+    def cycles(tile: Pair, every: bool = widened, far: bool = False) -> float:
+        counts = range(1 if every else block, block + 1)
+        return sum(_cycles(context, count, tile, widened, far) / count for count in counts)
 
-    return min(tiles, key=lambda tile: (cycles(tile), tile[0] * tile[1]))
+    best = min(whole, key=lambda tile: (cycles(tile), tile[0] * tile[1]))
+    if not grouped or not context.is_far or context.facts.target.vector_registers > FEW_REGISTERS:
+        return best
+    return min([best, *grouped], key=lambda tile: cycles(tile, is_dynamic, True))
 
 
-def _cycles(context: Recurrent, block: int, tile: Pair, widened: bool = False) -> float:
+def _cycles(
+    context: Recurrent, block: int, tile: Pair, widened: bool = False, far: bool = False
+) -> float:
     """Of a step's products of a block: the multiply-adds, or the weights that are read, and
-    `widened`."""
+    `widened`. They come from the last cache where that is `far`."""
     rows, vectors = tile
     facts, units = context.facts, context.extents[-1]
     machine = facts.target.machine
     vector, terms = facts.lanes * context.weight_dtype.bytes, context.phases[-1].terms
-    turns_bits = context.turns_bits
+    turns_bits, gates = context.turns_bits, context.at_once(tile) or context.gates
 
     def product(height: int, width: int, again: bool) -> float:
         if not height or not width:
             return 0.0
-        columns = width * context.gates
-        of_tile = units * columns * vector
+        columns = width * gates
+        of_tile = units * width * context.gates * vector
         if (of_tile if again else context.weight_bytes) <= L1_SHARE * facts.target.l1_bytes:
             read = columns / loads_a_cycle(facts.target)
         else:
-            read = columns * vector * terms / machine.l2.read
+            cache = machine.l3 if far and not again else machine.l2
+            read = columns * vector * terms / cache.read
         if widened:
             read = max(read, columns / machine.vectors.convert)
         words = height * (columns + 1)  # with one that a row's own bytes are prepared like
         busy = words * SIGNED_SHARE if turns_bits else height * columns / machine.vectors.fma
-        return units / terms * max(busy, read, machine.vectors.fma_latency) + TILE_CYCLES
+        a_group = units / terms * max(busy, read, machine.vectors.fma_latency) + TILE_CYCLES
+        return a_group * (context.gates / gates)
 
     whole, rest = divmod(context.most, vectors)
     if context.whole and rest:
@@ -362,9 +403,8 @@ def preferred_order(context: Recurrent) -> str:
     from the last one, which has to be slow for the order to matter.
     """
     target = context.facts.target
-    far = context.weight_bytes > HELD_SHARE * target.l2_bytes
     slow = target.machine.l3.read < SLOW_L3 * target.machine.l2.read
-    return "alternating" if far and slow else "forward"
+    return "alternating" if context.is_far and slow else "forward"
 
 
 def recurrent_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
@@ -443,6 +483,11 @@ class _Candidates:
         loops = [Loop(name, name, 1) for name in names]
         return parallel_steps(stage, loops, self.values.integers("chunks").item())
 
+    def _at_once(self, phase: Phase) -> int:
+        """How many of a phase's gates are summed up at a time."""
+        gates = self.context.at_once((self.rows.item(), self.vectors.item()))
+        return min(gates or phase.gates, phase.gates)
+
     def _packed(self) -> list[Step]:
         """Weights [direction, k, gates.., unit] in the order in which tiles read them."""
         context = self.context
@@ -456,6 +501,9 @@ class _Candidates:
             last = len(load.indices) - 1
             splits: tuple[tuple[int, int], ...] = ((last, width),)
             order: tuple[int, ...] = (0, last, *range(1, last), last + 1)
+            gates = self._at_once(phase)
+            if gates < phase.gates:  # a group's side by side
+                splits, order = ((2, gates), *splits), (0, 4, 2, 1, 3, 5)
             if phase.terms > 1:  # the terms of a dot product lie side by side
                 splits = ((1, phase.terms), *splits)
                 order = (0, last + 1, 1, *range(3, last + 1), last + 2, 2)
@@ -537,13 +585,16 @@ class _Candidates:
         lanes, name = self.context.facts.lanes, phase.product.name
         (reduced,) = (axis.name for axis in phase.product.reduce_axes)
         columns = [*(axis.name for axis in phase.product.axes[3:-1]), f"{unit}.o"]
-        few = self.rows.item() < phase.gates * self.vectors.item()
+        few = self.rows.item() < self._at_once(phase) * self.vectors.item()
         point = [*columns, batch] if few else [batch, *columns]
         inner, dot, size = f"{reduced}.i", [], self.unroll.item() * phase.terms
-        steps: list[Step] = [
-            ComputeAt(name, phase.consumer.name, loop, "register"),
-            Tile(name, reduced, size),
-        ]
+        steps: list[Step] = []
+        if (gates := self._at_once(phase)) < phase.gates:
+            steps += self._groups(phase, loop, gates)
+            name = f"{name}.sum"
+        else:
+            steps.append(ComputeAt(name, phase.consumer.name, loop, "register"))
+        steps.append(Tile(name, reduced, size))
         if phase.terms > 1:
             steps.append(Tile(name, inner, phase.terms))
             inner, dot = f"{reduced}.i.o", [f"{reduced}.i.i"]
@@ -565,6 +616,26 @@ class _Candidates:
             ]
         return steps
 
+    def _groups(self, phase: Phase, loop: str, gates: int) -> list[Step]:
+        """The sums of a tile on the stack, so many gates at a time in registers."""
+        direction, step, batch, unit = self.context.axes
+        name = phase.product.name
+        (gate,) = (axis.name for axis in phase.product.axes[3:-1])
+        inner = (f"{gate}.i", f"{unit}.o", batch)
+        return [
+            ComputeAt(name, phase.consumer.name, loop, "stack"),
+            CacheWrite(name, f"{name}.sum"),
+            Tile(name, gate, gates),
+            Tile(name, unit, self.context.facts.lanes),
+            Reorder(name, (direction, step, f"{gate}.o", *inner, f"{unit}.i")),
+            *(Unroll(name, axis) for axis in inner),
+            Vectorize(name, f"{unit}.i"),
+            ComputeAt(f"{name}.sum", name, f"{gate}.o", "register"),
+        ]
+
+    def _tile_pairs(self) -> list[Pair]:
+        return list(zip(self.rows.tolist(), self.vectors.tolist(), strict=True))
+
     def shape(self) -> NestShape:
         context, values, facts = self.context, self.values, self.context.facts
         direction, step, batch, unit = context.axes
@@ -578,8 +649,9 @@ class _Candidates:
         vectors = np.minimum(self.vectors, context.most)
         columns = np.where(units < lanes, units, vectors * lanes)
         nest = Nest(list(facts.extents), count)
+        at_once = np.minimum([context.at_once(tile) or gates for tile in self._tile_pairs()], gates)
         for axis in product.axes[3:-1]:
-            nest.inside[nest.numbers[axis.name]] = axis.extent
+            nest.inside[nest.numbers[axis.name]] = at_once if context.groups_gates else axis.extent
         straight = (unroll > 1) & (unroll + 1 == sums)  # no loop: what is left over is one more
         steps_inside = np.where(straight, sums, unroll)
         for name, size in ((batch, rows), (unit, columns), (reduced, steps_inside)):
@@ -590,6 +662,9 @@ class _Candidates:
         ]
         tiles = Loop(self._vectors()[0], unit, units, columns, context.whole)
         nest.loop(Loop(f"{reduced}.o", reduced, sums, unroll))
+        if context.groups_gates and gates > 1:
+            (gate,) = (axis.name for axis in product.axes[3:-1])
+            nest.loop(Loop(f"{gate}.o", gate, gates, at_once))
         nest.loop(Loop(f"{batch}.i.o", batch, self.block, rows))
         nest.loop(tiles)
         walked = Loop(step, step, steps)
@@ -599,7 +674,7 @@ class _Candidates:
         points = directions * steps * np.ceil(many / self.block) * self.block
         even = context.whole
         computed = np.where(even, np.ceil(context.most / vectors) * vectors, context.most)
-        held = (rows * vectors * gates).astype(np.float64)
+        held = (rows * vectors * at_once).astype(np.float64)
         pieces, grains = pieces_and_grains(
             values,
             [outer, [tiles], [*outer, tiles]],
@@ -612,8 +687,8 @@ class _Candidates:
             operations=(points * computed * gates * sums).astype(np.float64),
             body=held * steps_inside,
             accumulators=held,
-            registers=held + np.minimum(rows, vectors * gates) + 1,
-            loads=(rows + vectors * gates).astype(np.float64),
+            registers=held + np.minimum(rows, vectors * at_once) + 1,
+            loads=(rows + vectors * at_once).astype(np.float64),
             step=held,
             cycles=np.full(count, facts.work / lanes / terms / facts.target.machine.vectors.fma),
             flops=np.full(count, 2.0 * facts.work),

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from tests.compiler.schedule.guarded_run import run_guarded, targets
 from tests.compiler.schedule.small_kernels import f32, kernel_of
 from tests.targets import target_named
-from tunefarm.compiler.kernels.kernel import ValidExtent
+from tunefarm.compiler.kernels.evaluate import evaluate_kernel
+from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel, ValidExtent
+from tunefarm.compiler.loops.printer import format_loops
+from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.spaces import schedule_space
+from tunefarm.compiler.schedule.steps.new_stages import CacheWrite
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
@@ -40,3 +46,60 @@ def test_dynamic_batch_of_weights_widened_to_16_bits_has_tiles_of_one_row(dynami
     space = schedule_space(kernel, target_named("x86-64-v3"))
     tile = space.choices(space.default())["product"]
     assert tile == ((1, 2) if dynamic else (2, 1))
+
+
+def float_lstm(rows: int, units: int) -> FusedKernel:
+    """An LSTM of 20 steps whose projected inputs are given."""
+    attributes: dict[str, Attribute] = {
+        "kind": "LSTM",
+        "activations": ("sigmoid", "tanh", "tanh"),
+        "alphas": (0.0,) * 3,
+        "betas": (0.0,) * 3,
+    }
+    inputs = [f32(1, 20, rows, 4, units), f32(1, units, 4, units)]
+    return kernel_of(inputs, [("recurrence", ["x0", "x1"], attributes)], ["x1"])
+
+
+@pytest.mark.parametrize(
+    ("target", "rows", "units", "tile"),
+    [
+        ("znver3", 4, 256, (4, 1)),  # of 1 MiB in a step: all rows share what is read of it
+        ("znver3", 2, 256, (2, 1)),  # registers hold the sums of all gates
+        ("znver3", 4, 128, (2, 1)),  # of 256 KiB, which the second-level cache holds
+        ("skylake-avx512", 4, 512, (4, 1)),  # 32 registers hold all gates of 4 rows
+    ],
+)
+def test_rows_share_weights_from_the_last_cache_in_tiles_of_some_of_the_gates(
+    target: str, rows: int, units: int, tile: tuple[int, int]
+) -> None:
+    kernel = float_lstm(rows, units)
+    space = schedule_space(kernel, target_named(target))
+    assert space.choices(space.default())["product"] == tile
+    loops = format_loops(lower(kernel, space.schedule(space.default())))
+    assert ("product.sum" in loops) == (target == "znver3" and tile == (4, 1))
+
+
+def test_a_dynamic_batch_that_may_have_one_row_sums_up_all_gates_at_once() -> None:
+    """Sums of two gates of one row would wait for each other."""
+    kernel = float_lstm(4, 256)
+    inputs = (*kernel.inputs, Buffer("sizes", DType.I64, (1,)))
+    dynamic = replace(kernel, inputs=inputs, limits=(ValidExtent(256, 4, "sizes", 0),))
+    space = schedule_space(dynamic, target_named("znver3"))
+    (rows, vectors) = space.choices(space.default())["product"]
+    assert 4 * rows * vectors + min(rows, 4 * vectors) < 16
+
+
+@pytest.mark.parametrize(("rows", "tile"), [(4, (4, 1)), (5, (3, 2)), (7, (4, 3)), (3, (2, 4))])
+def test_tiles_of_some_of_the_gates_compute_what_the_layer_is(
+    rows: int, tile: tuple[int, int]
+) -> None:
+    kernel, target = float_lstm(rows, 64), targets()["narrow"]
+    (sketch,) = schedule_space(kernel, target).sketches
+    values = dict(zip([choice.name for choice in sketch.choices], sketch.default, strict=True))
+    schedule = sketch.build({**values, "product": tile})
+    assert any(isinstance(step, CacheWrite) for step in schedule.steps)
+    rng = np.random.default_rng(0)
+    inputs = {b.name: rng.uniform(-0.2, 0.2, b.shape).astype(np.float32) for b in kernel.inputs}
+    expected = evaluate_kernel(kernel, inputs)
+    got = run_guarded(kernel, schedule, inputs, target).output
+    np.testing.assert_allclose(got, expected, atol=2e-5)
