@@ -351,7 +351,7 @@ class WordEmitter:
             name = self.writer.emit(f"load {type_of(dtype, width)}, ptr {pointer}, align {align}")
             value = Value(name, dtype, width)
             if width and mask is None:
-                self.expressions.prefetch_ahead(load, pointer, first.constant)
+                self.expressions.prefetch_ahead(load, pointer, first)
         else:
             lanes = ", ".join(f"i1 {'true' if i < span else 'false'}" for i in range(width))
             value = self.expressions.masked_load(

@@ -174,7 +174,7 @@ class LoadEmitter:
             result = self._load_vector(node.buffer, pointer, dtype, lane.width)
             if node.dtype is DType.BOOL:
                 result = self._truth(result)
-            self.prefetch_ahead(node, pointer, form.constant)
+            self.prefetch_ahead(node, pointer, form)
             self._prefetch_copied(node, first)
             if keeps:
                 self.addresses.keep(node.buffer, key, result)
@@ -233,11 +233,17 @@ class LoadEmitter:
             return other if mask is None else mask
         return scalar_ops.binary(self.writer, "and", *self.common(mask, other))
 
-    def prefetch_ahead(self, node: Load, pointer: str, offset: int) -> None:
-        """Ask for what lies ahead of a vector of a buffer that streams, once a cache line."""
-        if node.buffer not in self.prefetches or offset * node.dtype.bytes % CACHE_LINE:
+    def prefetch_ahead(self, node: Load, pointer: str, place: Affine) -> None:
+        """Ask for what lies ahead of a vector of a buffer that streams, once a cache line.
+
+        A barrier may have the same vector loaded again: its line is asked for already.
+        """
+        if node.buffer not in self.prefetches or place.constant * node.dtype.bytes % CACHE_LINE:
             return
-        self._prefetch(pointer, self.prefetches[node.buffer] * node.dtype.bytes)
+        key = ("prefetch", node.buffer, place)
+        if self.writer.lookup(key) is None:
+            self.writer.bodies[-1].cache[key] = pointer
+            self._prefetch(pointer, self.prefetches[node.buffer] * node.dtype.bytes)
 
     def _prefetch_copied(self, node: Load, place: Affine) -> None:
         """Ask for what the next copies will be made of, once a cache line of this one."""
@@ -386,7 +392,7 @@ class LoadEmitter:
         if mask is not None:
             return self.masked_load(pointer, self._mask_of_piece(mask, pieces, number), dtype)
         name = self.writer.emit(f"load {type_of(dtype, width)}, ptr {pointer}, align {dtype.bytes}")
-        self.prefetch_ahead(node, pointer, form.constant)
+        self.prefetch_ahead(node, pointer, form)
         result = Value(name, dtype, width)
         if keeps:
             self.addresses.keep(node.buffer, key, result)

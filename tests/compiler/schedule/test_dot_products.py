@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from tests.compiler.schedule.guarded_run import run_guarded, targets
 from tests.compiler.schedule.narrow_kernels import narrowed, values_for
-from tests.compiler.schedule.small_kernels import kernel_of
+from tests.compiler.schedule.small_kernels import f32, kernel_of
+from tests.targets import target_named
 from tunefarm.compiler.expr.nodes import Binary, Const, Expr, Load, Select, const
 from tunefarm.compiler.expr.walk import rewrite
 from tunefarm.compiler.kernels.evaluate import evaluate_kernel
@@ -27,8 +28,8 @@ from tunefarm.compiler.schedule.spaces import default_schedule, schedule_space
 from tunefarm.compiler.schedule.steps.loop_kinds import Prefetch
 from tunefarm.compiler.target import Target, host_target
 from tunefarm.compiler.types.dtypes import DType
-from tunefarm.compiler.types.numerics import STRICT_NUMERICS
-from tunefarm.compiler.types.tensor_type import TensorType
+from tunefarm.compiler.types.numerics import STRICT_NUMERICS, Algorithm
+from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 BYTES = st.sampled_from([DType.U8, DType.I8])
 EXTENTS = st.sampled_from([1, 2, 3, 4, 5, 7, 8, 13, 16, 17, 24, 33, 64])
@@ -283,6 +284,23 @@ def test_constants_that_tiles_share_are_asked_for_a_tile_ahead(rows: int, ahead:
         vectors, rest = divmod(step.distance, 40 * 16)
         assert vectors in (1, 2, 3, 4)
         assert rest == 0
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_each_line_of_packed_weights_is_asked_for_once(bits: int) -> None:
+    """A barrier has the words of a line loaded again for each field of them."""
+    inner, columns, block, tile = 256, 64, 32, 16
+    words = i32(inner * bits // 32, columns)
+    attributes: dict[str, Attribute] = {"bits": bits, "block": block}
+    data = [f32(1, inner), words, f32(inner // block, columns)]
+    kernel = kernel_of(data, [("weight_product", ["x0", "x1", "x2"], attributes)], ["x1", "x2"])
+    target = target_named("znver3")
+    schedule = default_schedule(kernel, target)
+    assert schedule.algorithm is Algorithm.DIGITS
+    text = emit_loops(lower(kernel, schedule), schedule, target, "kernel").text
+    unrolled = min(4, block * bits // 32)  # words of a column
+    lines = unrolled * tile * 4 // 64
+    assert text.count("call void @llvm.prefetch") == lines + 1  # and one of scales
 
 
 def test_bytes_are_made_16_bits_once_where_pairs_of_these_are_multiplied() -> None:
