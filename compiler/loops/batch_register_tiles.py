@@ -112,6 +112,21 @@ class _Batches:
         most = self.rows.factor * (self.rows.count // self.count)
         return replace(self.row_end, constant=self.row_end.constant + most)
 
+    @property
+    def is_of_lone_pixels(self) -> bool:
+        """Whether a tile has one pixel of each image, or of each row of one: as few as no image has
+        in a row. Rows are pixels where the sum goes over blocks of channels outside of them."""
+        if self.rows.count // self.count > 1:
+            return False
+        loops = {item.variable for item in walk(self.strip.sums) if isinstance(item, For)}
+        rows = self.rows.variables | {self.variable}
+        for load in _read(self.strip.sums, self.strip.tile.memory.name):
+            axes = [axes_of(item) for item in load.indices]
+            first = next((at for at, item in enumerate(axes) if not rows.isdisjoint(item)), 0)
+            if not (loops - rows).isdisjoint(set().union(*axes[:first])):
+                return True
+        return False
+
     def condition(self) -> Expr:
         """There are few rows, and more than half of a tile's batches."""
         several = self.batch_end.at(self.loop.variable, self.count // 2)
@@ -161,7 +176,9 @@ def _find(loop: For, needed: NeededStatements) -> _Batches | None:
         if not _have_roles(strip, loop.variable, rows.variables, variable):
             continue
         found = _Batches(loop, tuple(columns), ends[0], variable, strip, rows, item.at(variable, 0))
-        if found.count > 1 and _is_all(found, item.at(variable, 1), needed):
+        if found.count < 2 or found.is_of_lone_pixels:
+            continue
+        if _is_all(found, item.at(variable, 1), needed):
             return found
     return None
 
