@@ -24,6 +24,7 @@ from tunefarm.compiler.expr.nodes import (
     Expr,
     Load,
     add,
+    all_of,
     binary,
     index,
     integer,
@@ -102,7 +103,7 @@ class _Rows:
                 facts = (*known, *rounds_known(variable, statement.limit, ranges))
                 if statement.kind is LoopKind.VECTORISED:
                     return self._vector(statement, inner, facts)
-                return (with_body(statement, self.body(body, inner, facts)),)
+                return _unswitched(statement, self.body(body, inner, facts))
             case Let(variable=variable, value=value, body=body):
                 inner = {**ranges, variable: expr_range(value, ranges)}
                 self._note(variable, value, ranges)
@@ -138,9 +139,10 @@ class _Rows:
         first, last = (
             substitute(guard, {loop.variable: integer(lane)}) for lane in (0, loop.stop - 1)
         )
-        masked = _masked(loop, guard)
-        begun: Body = (lanes,) if masked is None else (If(first, (masked,)),)
-        return If(last, (loop,)), If(unary("not", last), begun)
+        masked, rest = _masked(loop, guard), unary("not", last)
+        if masked is None:
+            return If(last, (loop,)), If(rest, (lanes,))
+        return If(last, (loop,)), If(all_of(first, rest), (masked,))
 
     def _guard(self, statement: Stmt, ranges: RangeMap, known: Sequence[Condition]) -> Expr | None:
         """What keeps the writes of a statement in their row; None where all is known to do so."""
@@ -232,6 +234,17 @@ class _Rows:
                 terms = tuple((atom, by // column) for atom, by in units)
                 place, column = Affine(place.constant // column, terms), 1
         return binary("lt", place.to_expr(), mul(end, integer(column)))
+
+
+def _unswitched(loop: For, body: Body) -> Body:
+    """The loop with another body; where that is guarded forms of one statement, and the loop is
+    unrolled, the guards that no round changes are tested once for all rounds."""
+    if loop.kind is LoopKind.UNROLLED and len(loop.body) == 1:
+        forms = [item for item in body if isinstance(item, If)]
+        guards = (axes_of(item.condition) for item in forms)
+        if len(forms) == len(body) and not any(loop.variable in axes for axes in guards):
+            return tuple(replace(i, body=(with_body(loop, i.body),)) for i in forms)
+    return (with_body(loop, body),)
 
 
 def _masked(loop: For, guard: Expr) -> For | None:
