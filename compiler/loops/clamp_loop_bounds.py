@@ -498,8 +498,25 @@ class _Limiter:
         first = binary("min", binary("max", rounds, first), at_most)
         some = [item.to_expr() for item in limits.values()]
         left = all_of(binary("lt", rounds, integer(loop.stop)), *some)
-        rest = self.body(loop.body, facts, inner, held)
+        rest = self._partial(loop.body, whole, facts, inner, held)
         return main, Let(variable, first, (If(left, rest),))
+
+    def _partial(self, body: Body, whole: Facts, facts: Facts, ranges: Ranges, held: bool) -> Body:
+        """A round in which conditions that hold in whole ones hold in part.
+
+        Where one unrolled loop goes over all that they tell apart, it is a loop to where they end.
+        """
+        loop = body[0]
+        if len(body) > 1 or not isinstance(loop, For) or loop.kind is not LoopKind.UNROLLED:
+            return self.body(body, facts, ranges, held)
+        variable, inside = loop.variable, self._bound_inside(loop)
+        for item in whole.values():
+            if item.coefficient(variable) <= 0 or item.strictest(inside) != item:
+                return self.body(body, facts, ranges, held)
+        limit = _joined("min", (item.rounds(variable) for item in whole.values()))
+        inner = {**ranges, variable: (loop.start, loop.stop - 1)}
+        made = self.body(loop.body, {**facts, **whole}, inner, held)
+        return (replace(loop, kind=LoopKind.SERIAL, limit=limit, body=made),)
 
     def _rows_that_end_apart(self, loop: For, ranges: Ranges) -> Facts:
         """Conditions of selects in an innermost loop whose unrolled rows have different rounds.
