@@ -21,7 +21,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from tunefarm.compiler.expr.affine import Affine, affine
 from tunefarm.compiler.expr.nodes import (
+    Binary,
     Expr,
     Index,
     Load,
@@ -33,6 +35,7 @@ from tunefarm.compiler.expr.nodes import (
     mul,
     unary,
 )
+from tunefarm.compiler.expr.parts import conjuncts
 from tunefarm.compiler.expr.walk import axes_of, transform
 from tunefarm.compiler.loops.ir import (
     Allocate,
@@ -206,7 +209,7 @@ def tiles_of_rows(tile: Allocate, condition: Condition, rows: Rows, known: Facts
     smaller tiles is written once, for as many rows as there are.
     """
     count, parts = rows.count, sum_tile(tile)
-    is_guarded = parts is not None and _has_row_guards(parts.sums, rows)
+    is_guarded = parts is not None and bool(_row_guards(parts.sums, rows))
     in_blocks = parts is not None and not is_guarded and count - 2 > BLOCK
     sizes = [count - 2] if in_blocks else [size for size in SIZES if size < count]
     if is_guarded and count <= FEW_ROWS:
@@ -221,15 +224,59 @@ def tiles_of_rows(tile: Allocate, condition: Condition, rows: Rows, known: Facts
             break
         tests = [] if holds(more, known) else [more.to_expr()]
         if size == count:
-            if parts is not None and is_guarded:  # each unrolled round would branch by itself
-                tile = replace(tile, body=(*parts.zeros, *parts.rolled_sums(), *parts.ends))
-            whole.append(If(all_of(*tests), (tile,)) if tests else tile)
+            body = (tile,) if parts is None or not is_guarded else _guarded_tile(parts, rows)
+            whole += [If(all_of(*tests), body)] if tests else body
         else:
             smaller.append((size, [*tests, unary("not", none.to_expr())]))
     if parts is None or not smaller:
         cut = (If(all_of(*tests), cut_rows((tile,), rows.variables, n)) for n, tests in smaller)
         return (*whole, *cut)
     return (*whole, _smaller_tiles(parts, condition, rows, smaller, in_blocks))
+
+
+def _guarded_tile(parts: SumTile, rows: Rows) -> Body:
+    """The whole tile with guards in its rows, and without them where none of its rows needs any.
+
+    The sums under guards are plain loops: each unrolled round would branch by itself.
+    """
+    guarded = replace(parts.tile, body=(*parts.zeros, *parts.rolled_sums(), *parts.ends))
+    inside = _inside_of_guards(parts.sums, rows)
+    if inside is None:
+        return (guarded,)
+    free = replace(parts.tile, body=(*parts.zeros, *_without_guards(parts.sums, rows), *parts.ends))
+    return If(inside, (free,)), If(unary("not", inside), (guarded,))
+
+
+def _inside_of_guards(sums: Body, rows: Rows) -> Expr | None:
+    """Where the guards of rows hold in every round of these sums; None where nothing says it."""
+    rounds: dict[str, tuple[int, int]] = {}
+    for loop in (item for item in walk(sums) if isinstance(item, For)):
+        low, high = rounds.get(loop.variable, (loop.start, loop.stop - 1))
+        rounds[loop.variable] = min(low, loop.start), max(high, loop.stop - 1)
+    tests: dict[Expr, None] = {}
+    for part in (part for guard in _row_guards(sums, rows) for part in conjuncts(guard)):
+        if not (isinstance(part, Binary) and part.op in ("lt", "ge")):
+            return None
+        form = affine(part.left, {}).plus(affine(part.right, {}), -1)
+        for name, (low, high) in rounds.items():
+            factor = form.coefficient(name)
+            worst = high if (factor > 0) == (part.op == "lt") else low
+            form = form.plus(Affine(factor * worst, ((name, -factor),) if factor else ()))
+        others = (atom for atom, _ in form.terms if not isinstance(atom, str))
+        if not form.terms or any(axes_of(atom) & rounds.keys() for atom in others):
+            return None
+        tests[binary(part.op, form.to_expr(), integer(0))] = None
+    return all_of(*tests)
+
+
+def _without_guards(body: Body, rows: Rows) -> Body:
+    made: list[Stmt] = []
+    for item in body:
+        if isinstance(item, For | If):
+            item = replace(item, body=_without_guards(item.body, rows))
+        is_guard = isinstance(item, If) and not rows.variables.isdisjoint(axes_of(item.condition))
+        made += item.body if isinstance(item, If) and is_guard else [item]
+    return tuple(made)
 
 
 def tiles_of_rest(count: int, rest: int) -> tuple[int, ...]:
@@ -267,9 +314,9 @@ def _smaller_tiles(
     return If(fewer, (Allocate(kept, Scope.STACK, (*made, *ends)),))
 
 
-def _has_row_guards(body: Body, rows: Rows) -> bool:
+def _row_guards(body: Body, rows: Rows) -> list[Expr]:
     guards = (item.condition for item in walk(body) if isinstance(item, If))
-    return any(not rows.variables.isdisjoint(axes_of(guard)) for guard in guards)
+    return [guard for guard in guards if not rows.variables.isdisjoint(axes_of(guard))]
 
 
 def _blocks(

@@ -1,12 +1,33 @@
-"""Which register tiles of rows are worth smaller ones."""
+"""Which register tiles of rows are worth smaller ones, and which of them test for borders."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
 import pytest
 
-from tunefarm.compiler.expr.nodes import Load, const, index, integer
-from tunefarm.compiler.kernels.kernel import ValidExtent
-from tunefarm.compiler.loops.ir import Allocate, For, LoopKind, Memory, Scope, Stmt, Store, Update
+from tests.compiler.loops.tiny_kernels import run_loops
+from tests.compiler.schedule.small_kernels import f32, kernel_of
+from tests.targets import target_named
+from tunefarm.compiler.expr.nodes import Load, const, index, integer, unary
+from tunefarm.compiler.expr.walk import axes_of
+from tunefarm.compiler.kernels.evaluate import evaluate_kernel
+from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel, ValidExtent
+from tunefarm.compiler.loops.interpret import value_of
+from tunefarm.compiler.loops.ir import (
+    Allocate,
+    For,
+    If,
+    LoopKind,
+    Memory,
+    Scope,
+    Stmt,
+    Store,
+    Update,
+    walk,
+)
 from tunefarm.compiler.loops.row_tiles import (
     FEW,
     MIN_LONE_TILE_ROWS,
@@ -17,7 +38,13 @@ from tunefarm.compiler.loops.row_tiles import (
     worth_cutting,
 )
 from tunefarm.compiler.loops.size_conditions import Condition, greatest_of
+from tunefarm.compiler.loops.verify import verify_loops
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.spaces import schedule_space
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.numerics import Algorithm
+from tunefarm.compiler.types.tensor_type import Array, Attribute
 
 HEIGHT, WIDTH = (Load(DType.I64, "in3", (integer(number),)) for number in (4, 5))
 GREATEST = greatest_of((ValidExtent(63 * 16, 63, "in3", 4), ValidExtent(16, 64, "in3", 5, 1)))
@@ -85,3 +112,66 @@ def test_a_tile_of_sums_is_begun_then_added_to_then_read_and_nothing_else() -> N
     assert parts(added, zeros, read) is None and parts(zeros, read, added) is None
     assert parts(zeros, added, read, added) is None and parts(zeros, read) is None
     assert parts(zeros, rows(*added.body, *read.body), read) is None  # type: ignore[attr-defined]
+
+
+WINDOW, COLUMNS, TILE = 7, 42, 6
+
+
+def wide_convolution(dilation: int = 1) -> tuple[FusedKernel, Schedule]:
+    """A row of a wide window, of a length that a run says, in tiles of six columns."""
+    border = dilation * (WINDOW // 2)
+    attributes: dict[str, Attribute] = {
+        "pads": (0, border, 0, border),
+        "dilations": (1, dilation),
+        "layout": "NCHWc",
+    }
+    operands = [f32(1, 1, 1, COLUMNS, 8), f32(8, 8, 1, WINDOW)]
+    static = kernel_of(operands, [("conv", ["x0", "x1"], attributes)], ["x1"])
+    sizes = Buffer("in2", DType.I64, (1,))
+    limits = (ValidExtent(8, COLUMNS, "in2", 0),)
+    kernel = replace(static, inputs=(*static.inputs, sizes), limits=limits)
+    space = schedule_space(kernel, target_named("x86-64-v3"))
+    direct = next(sketch for sketch in space.sketches if sketch.algorithm is Algorithm.DIRECT)
+    names = (choice.name for choice in direct.choices)
+    choices = {**dict(zip(names, direct.default, strict=True)), "tile": (TILE, 1)}
+    return kernel, direct.build(choices)
+
+
+def guards_of_rows(tile: Allocate) -> int:
+    """How often the sums of a tile ask whether a row of it may be added to."""
+    return sum(isinstance(item, If) and "ow" in axes_of(item.condition) for item in walk(tile.body))
+
+
+def test_tiles_between_the_borders_of_a_dynamic_row_test_for_none() -> None:
+    nest = lower(*wide_convolution())
+    ways = [
+        (item.condition, tile)
+        for item in walk(nest.body)
+        if isinstance(item, If)
+        for tile in item.body
+        if isinstance(tile, Allocate) and tile.scope is Scope.REGISTER
+    ]
+    inside = [condition for condition, tile in ways if not guards_of_rows(tile)]
+    assert len(inside) == 1
+    border = WINDOW // 2
+    for number in range(COLUMNS // TILE):
+        first, last = number * TILE - border, number * TILE + TILE - 1 + border
+        held = value_of(inside[0], {}, {"ow.o": number})
+        assert bool(held) == (first >= 0 and last < COLUMNS), number
+    (outside,) = (condition for condition, _ in ways if condition == unary("not", inside[0]))
+    assert guards_of_rows(dict(ways)[outside])
+
+
+@pytest.mark.parametrize("dilation", [1, 2])
+@pytest.mark.parametrize("width", [1, 5, 6, 7, 23, 36, 41, 42])
+def test_a_wide_window_sums_what_is_in_a_dynamic_row(dilation: int, width: int) -> None:
+    kernel, schedule = wide_convolution(dilation)
+    verify_loops(lower(kernel, schedule))
+    rng = np.random.default_rng(width)
+    data = rng.standard_normal((1, 1, 1, COLUMNS, 8)).astype(np.float32)
+    data[:, :, :, width:] = 0
+    weight = rng.standard_normal((8, 8, 1, WINDOW)).astype(np.float32)
+    inputs: dict[str, Array] = {"in0": data, "in1": weight, "in2": np.array([width])}
+    expected: Any = evaluate_kernel(kernel, inputs)
+    result: Any = run_loops(kernel, schedule, inputs)
+    np.testing.assert_allclose(result[..., :width, :], expected[..., :width, :], 1e-4, 1e-5)
