@@ -15,8 +15,8 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -54,6 +54,16 @@ def make_folder(kind: str, *, most_characters: int | None = None) -> Path:
                 folder.rmdir()
                 raise
             return folder
+
+
+@contextmanager
+def temporary_folder(kind: str) -> Iterator[Path]:
+    """A new folder as of `make_folder`, which is removed when the block ends."""
+    folder = make_folder(kind)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def temporary_root(most_characters: int | None, below: int) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import shutil
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -30,10 +29,10 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.serialize import graph_from_structure, structure_to_json
 from tunefarm.compiler.limits import Limits
 from tunefarm.compiler.types.dtypes import DType
-from tunefarm.compiler.types.extents import Shapes, shapes_to_json
+from tunefarm.compiler.types.extents import Shapes, shapes_from_json, shapes_to_json
 from tunefarm.compiler.types.large_arrays import mapped, release
 from tunefarm.compiler.types.tensor_type import Array, bytes_of
-from tunefarm.configs.temporary_folders import make_folder
+from tunefarm.configs.temporary_folders import temporary_folder
 from tunefarm.measure.machine import available_cores
 from tunefarm.measure.measurement import Status
 from tunefarm.measure.sandbox.messages import Message
@@ -67,36 +66,32 @@ def import_model(
     """
     limits = limits or Limits()
     timeout = limits.seconds + _GRACE_SECONDS
-    folder = str(make_folder("import"))
-    settings = WorkerSettings(
-        available_cores(), 1, target={}, scratch=folder, memory_bytes=memory_bytes
-    )
-    try:
-        worker = WorkerProcess(settings, IMPORT)
-        try:
-            fields = {
-                "path": os.fspath(path),
-                "shapes": shapes_to_json(shapes or {}),
-                "limits": asdict(limits),
-                "cpu_seconds": 2 * timeout + 1,
-            }
-            reply = worker.request(Message(fields), timeout).fields
-        finally:
-            worker.close()
-        from tunefarm.measure.sandbox.import_model import (
-            graph_of,  # imports NumPy, and the process began
+    with temporary_folder("import") as folder:
+        settings = WorkerSettings(
+            available_cores(), 1, target={}, scratch=str(folder), memory_bytes=memory_bytes
         )
-
-        return graph_of(reply, path, folder)
-    except WorkerEndError as end:
-        reason = end.text.splitlines()[0]
-        by_the_file = end.status is not Status.INFRASTRUCTURE
-        hint = "the file may be damaged, or made to do this" if by_the_file else ""
-        raise ImportModelError(f"reading {os.fspath(path)} failed: {reason}", hint=hint) from None
-    except WorkerStartError as error:
-        raise ImportModelError(f"cannot read {os.fspath(path)}: {error.message}") from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            worker = WorkerProcess(settings, IMPORT)
+            try:
+                fields = {
+                    "path": os.fspath(path),
+                    "shapes": shapes_to_json(shapes or {}),
+                    "limits": asdict(limits),
+                    "cpu_seconds": 2 * timeout + 1,
+                }
+                reply = worker.request(Message(fields), timeout).fields
+            finally:
+                worker.close()
+            return graph_of(reply, path, str(folder))
+        except WorkerEndError as end:
+            reason = end.text.splitlines()[0]
+            by_the_file = end.status is not Status.INFRASTRUCTURE
+            hint = "the file may be damaged, or made to do this" if by_the_file else ""
+            raise ImportModelError(
+                f"reading {os.fspath(path)} failed: {reason}", hint=hint
+            ) from None
+        except WorkerStartError as error:
+            raise ImportModelError(f"cannot read {os.fspath(path)}: {error.message}") from error
 
 
 # What a process does that reads ONNX files (see `child` and `import_model`), and how its parent
@@ -117,8 +112,6 @@ class ImportRole:
     def answer(self, message: Message) -> Message:
         """Import the file; its constants go to the scratch folder."""
         from tunefarm.compiler.frontend.import_onnx import import_onnx
-        from tunefarm.compiler.limits import Limits
-        from tunefarm.compiler.types.extents import shapes_from_json
 
         fields = message.fields
         shapes = shapes_from_json(fields["shapes"])

@@ -9,7 +9,6 @@ not and why, and the one command that would change it.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 from tunefarm.compiler.errors import with_count
 from tunefarm.compiler.runtime.spec.kernel_report import TUNED, KernelReport
 from tunefarm.compiler.target import Target
-from tunefarm.configs.temporary_folders import make_folder
+from tunefarm.configs.temporary_folders import temporary_folder
 from tunefarm.db import queries
 from tunefarm.db.records import LOST_TO_NOISE, OK
 from tunefarm.db.store import Store
@@ -127,16 +126,13 @@ def explain_model(
 
     The request's output is of no account. Raises TunefarmError for what cannot be built.
     """
-    folder = make_folder("why")
-    try:
+    with temporary_folder("why") as folder:
         output = str(folder / f"{request.name}.tuned")
         asked = replace(request, output=output, listed=False)
         result = build(asked)
         for line in result.report.damage:
             notify(line)
         return explain_build(asked, result, commands)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _costliest_first(reports: Sequence[BuildReport]) -> list[KernelReport]:

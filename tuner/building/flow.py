@@ -6,17 +6,21 @@ builds need is imported where they begin, while a thread reads the model.
 
 from __future__ import annotations
 
-import shutil
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tunefarm.compiler.errors import ArtefactError, UntunedWarning
-from tunefarm.compiler.runtime.artefact.file_header import MOST_PARENTS, Lineage, lineage_of
+from tunefarm.compiler.runtime.artefact.file_header import (
+    MOST_PARENTS,
+    Lineage,
+    digest_of,
+    lineage_of,
+)
 from tunefarm.compiler.runtime.spec.kernel_report import TUNED
 from tunefarm.configs.settings import has_database
-from tunefarm.configs.temporary_folders import make_folder
+from tunefarm.configs.temporary_folders import temporary_folder
 from tunefarm.tuner.building.cache import BuildCache, KnownModel
 from tunefarm.tuner.building.model_file import Future, begin_digest, other_file
 from tunefarm.tuner.building.report import build_report
@@ -106,15 +110,12 @@ def build_loaded(request: BuildRequest) -> tuple[Executable, BuildResult]:
 
     The request's output is of no account. Raises TunefarmError.
     """
-    folder = make_folder("build")
-    try:
+    with temporary_folder("build") as folder:
         output = str(folder / f"{request.name}.tuned")
         result = build(replace(request, output=output, listed=False))
         from tunefarm.compiler.runtime.execution.executable import load
 
         return load(output), result  # maps the file, which lasts as long as that
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _read(request: BuildRequest) -> Graph:
@@ -164,7 +165,6 @@ def _compiled(
     `read` waits for the model: that is asked for when all is imported that compiles it.
     """
     from tunefarm.compiler.graph.serialize import structural_hash
-    from tunefarm.compiler.runtime.artefact.file_header import digest_of
     from tunefarm.compiler.runtime.artefact.write_artefact import save
     from tunefarm.compiler.types import large_arrays
     from tunefarm.tuner.building.apply_best import Records

@@ -19,7 +19,15 @@ from tunefarm.configs.temporary_folders import make_folder
 from tunefarm.tuner.commands.command_files import check_files, database_file
 from tunefarm.tuner.commands.command_line import prepare, show, write_json
 from tunefarm.tuner.commands.database_cli import open_database
-from tunefarm.tuner.commands.options import DbOption, JsonOption, UsageError, argument, option
+from tunefarm.tuner.commands.options import (
+    DbOption,
+    JsonOption,
+    UsageError,
+    argument,
+    option,
+    parsed_tune,
+    tune_options,
+)
 from tunefarm.tuner.commands.usage import Command, Workflow
 from tunefarm.tuner.commands.verbosity import note
 from tunefarm.tuner.interrupt import exit_code, signals_held
@@ -117,7 +125,6 @@ def _checked(
 ) -> tuple[str, tuple[str, ...], EntryOptions]:
     """An entry's model, its arguments with absolute paths, checked as its job will check them, and
     the queue's options."""
-    from tunefarm.tuner.commands.options import parsed_tune, tune_options
     from tunefarm.tuner.commands.typed_command import typed_command
 
     typed = ["--model", os.path.abspath(model)]

@@ -9,7 +9,6 @@ of them stays.
 
 from __future__ import annotations
 
-import shutil
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -23,7 +22,7 @@ from tunefarm.compiler.runtime.execution.executable import load
 from tunefarm.compiler.schedule.spaces import schedule_space
 from tunefarm.compiler.target import Target
 from tunefarm.configs.settings import Settings, names_database
-from tunefarm.configs.temporary_folders import make_folder
+from tunefarm.configs.temporary_folders import temporary_folder
 from tunefarm.db.records import (
     BestRecord,
     TargetRecord,
@@ -127,8 +126,7 @@ def verify_quick(
             f"this machine cannot run code for {target.cpu}",
             hint="verify on a machine of that target",
         )
-    folder = make_folder("verify")
-    try:
+    with temporary_folder("verify") as folder:
         path = str(folder / "tuned.tuned")
         asked = replace(request, output=path, listed=False)
         create = not names_database(settings)
@@ -151,8 +149,6 @@ def verify_quick(
             met = check.give_up(met)
             notes = ("the model is slower with them than untuned: none of them applies",)
         return QuickCheck(request.name, tuple(met), latency, check.open, notes)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @dataclass(slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from tunefarm.compiler.runtime.execution.executable import Executable, load
 from tunefarm.compiler.target import llvm_version
 from tunefarm.compiler.types.dtypes import WIDE_FLOATS
 from tunefarm.compiler.types.numerics import Algorithm
-from tunefarm.configs.temporary_folders import make_folder
+from tunefarm.configs.temporary_folders import temporary_folder
 from tunefarm.db import queries
 from tunefarm.db.store import Store
 from tunefarm.measure.machine import fingerprint
@@ -118,15 +117,12 @@ def _built(
     request: BuildRequest, notify: Callable[[str], None]
 ) -> Iterator[tuple[str, str, BuildResult]]:
     """The artifacts of the model with and without its records, while the block runs."""
-    folder = make_folder("verify")
-    try:
+    with temporary_folder("verify") as folder:
         tuned, untuned = str(folder / "tuned.tuned"), str(folder / "untuned.tuned")
         result = build(replace(request, output=tuned, listed=False))
         notify(f"{request.name} is built from its records; now without")
         build(replace(request, output=untuned, listed=False, untuned=True))
         yield tuned, untuned, result
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _recorded(store: Store, conditions: Conditions) -> Iterator[MeasuredModel]:
