@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from tunefarm.configs.errors import DatabaseError, SettingsError, TunefarmError
+from tunefarm.configs.errors import DatabaseError, SettingsError, TunefarmError, system_errors_as
 
 __all__ = [
     "ArtefactError",
@@ -31,6 +31,7 @@ __all__ = [
     "UntunedWarning",
     "VerifyError",
     "declarations_known",
+    "system_errors_as",
     "warn_of_declared",
     "with_count",
 ]

@@ -6,6 +6,9 @@ They live here because `configs` is the one package that every other may import;
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from tunefarm.configs.resource_limits import limit_behind
 
 _MOST_CHARACTERS = 1600  # of a message
@@ -45,6 +48,15 @@ def _readable(text: str) -> str:
 
 def _rebuild(kind: type[TunefarmError], message: str, program: str, hint: str) -> TunefarmError:
     return kind(message, program=program, hint=hint)
+
+
+@contextmanager
+def system_errors_as(kind: type[TunefarmError], what: str) -> Iterator[None]:
+    """Raise what the system refuses in a block as an error of this kind: "cannot `what`: …"."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"cannot {what}: {error.strerror or error}") from error
 
 
 class SettingsError(TunefarmError):

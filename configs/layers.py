@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from tunefarm.configs.errors import SettingsError
+from tunefarm.configs.errors import SettingsError, system_errors_as
 from tunefarm.configs.files import read_regular
 
 ENVIRONMENT_PREFIX = "TUNEFARM_"
@@ -158,9 +158,9 @@ def _scalar(text: str) -> object:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(read_regular(path, _MOST_BYTES).decode("utf-8"))
-    except OSError as error:
-        raise SettingsError(f"cannot read {path}: {error.strerror or error}") from error
+        with system_errors_as(SettingsError, f"read {path}"):
+            content = read_regular(path, _MOST_BYTES)
+        return tomllib.loads(content.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise SettingsError(f"{path} is not a text file (UTF-8)") from error
     except (ValueError, RecursionError) as error:  # TOMLDecodeError, or an integer too long

@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from tunefarm.configs.errors import DatabaseError
+from tunefarm.configs.errors import DatabaseError, system_errors_as
 from tunefarm.configs.file_kinds import kind_of
 from tunefarm.configs.files import open_regular, replacing
 from tunefarm.db import model_queries, queries
@@ -212,10 +212,8 @@ class RecordsFile:
     def __init__(self, path: Path) -> None:
         """Raises DatabaseError with the line's number for the first line that is not right."""
         self._path = path
-        try:
+        with system_errors_as(DatabaseError, f"read {path}"):
             self._file = open_regular(path)
-        except OSError as error:
-            raise DatabaseError(f"cannot read {path}: {error.strerror or error}") from error
         try:
             for _ in self.records():
                 pass

@@ -24,8 +24,8 @@ from typing import Any
 
 from sqlalchemy import Table, func, insert, select
 
-from tunefarm.configs.errors import DatabaseError
-from tunefarm.configs.temporary_folders import make_folder
+from tunefarm.configs.errors import DatabaseError, system_errors_as
+from tunefarm.configs.temporary_folders import temporary_folder
 from tunefarm.db import schema
 from tunefarm.db.checksum import COLUMN, added_columns
 from tunefarm.db.raw_rows import decode, is_intact
@@ -97,25 +97,22 @@ def _settled_content(source: Path) -> bytes:
     """
     if not source.is_file():
         raise DatabaseError(f"cannot read {source}: there is no such file")
-    try:
-        folder = make_folder("salvage")
+    with (
+        system_errors_as(DatabaseError, f"read {source}"),
+        temporary_folder("salvage") as folder,
+    ):
+        copy = Path(folder, "copy.db")
+        for suffix in ("", "-journal", "-wal"):
+            part = source.with_name(source.name + suffix)
+            if part.exists():
+                shutil.copyfile(part, f"{copy}{suffix}")
         try:
-            copy = Path(folder, "copy.db")
-            for suffix in ("", "-journal", "-wal"):
-                part = source.with_name(source.name + suffix)
-                if part.exists():
-                    shutil.copyfile(part, f"{copy}{suffix}")
-            try:
-                with closing(sqlite3.connect(copy)) as connection:
-                    connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-                    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            except (sqlite3.Error, UnicodeDecodeError):  # messages quote what they cannot read
-                return source.read_bytes()
-            return copy.read_bytes()
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-    except OSError as error:
-        raise DatabaseError(f"cannot read {source}: {error.strerror or error}") from error
+            with closing(sqlite3.connect(copy)) as connection:
+                connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        except (sqlite3.Error, UnicodeDecodeError):  # messages quote what they cannot read
+            return source.read_bytes()
+        return copy.read_bytes()
 
 
 def _intact_rows(content: bytes) -> tuple[dict[str, _Rows], int]:

@@ -23,7 +23,12 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import StatementError
 from sqlalchemy.pool import NullPool, PoolProxiedConnection, QueuePool, StaticPool
 
-from tunefarm.configs.errors import DatabaseError, DatabaseMovedError, DatabaseUnavailableError
+from tunefarm.configs.errors import (
+    DatabaseError,
+    DatabaseMovedError,
+    DatabaseUnavailableError,
+    system_errors_as,
+)
 from tunefarm.configs.files import new_file
 from tunefarm.configs.resource_limits import limit_behind
 from tunefarm.db.sqlite_connection import (
@@ -271,12 +276,8 @@ class SqliteFile:
         """Copy the file next to itself, to `NAME.REVISION.backup` or a like name that is free."""
         if self.path is None:
             return ""
-        try:
+        with system_errors_as(DatabaseError, f"back up {self.path} before its upgrade"):
             target = new_file(self.path.parent, f"{self.path.name}.{revision}", ".backup")
-        except OSError as error:
-            raise DatabaseError(
-                f"cannot back up {self.path} before its upgrade: {error.strerror or error}"
-            ) from error
         with closing(sqlite3.connect(target)) as copy, closing(engine.raw_connection()) as source:
             _sqlite(source).backup(copy)
         return str(target)
@@ -320,7 +321,7 @@ def _check_path(path: Path, *, create: bool) -> None:
 
     A missing or an empty file passes if `create`: it can become one. Raises DatabaseError.
     """
-    try:
+    with system_errors_as(DatabaseError, f"open {path}"):
         if path.is_dir():
             raise DatabaseError(f"{path} is a folder, not a database file")
         if path.exists() and not path.is_file():
@@ -332,8 +333,6 @@ def _check_path(path: Path, *, create: bool) -> None:
             raise DatabaseError(f"no such database: {path}", hint="tune MODEL makes one")
         elif not path.exists() and not path.parent.is_dir():
             raise DatabaseError(f"cannot create {path}: its folder does not exist")
-    except OSError as error:
-        raise DatabaseError(f"cannot open {path}: {error.strerror or error}") from error
 
 
 def _check_header(path: Path, size: int) -> None:

@@ -26,7 +26,7 @@ from tunefarm.compiler.content_cache import (
     cache_key,
     source_digest,
 )
-from tunefarm.compiler.errors import ArtefactError, TunefarmError
+from tunefarm.compiler.errors import ArtefactError, TunefarmError, system_errors_as
 from tunefarm.compiler.function_modules import modules_digests
 from tunefarm.compiler.runtime.artefact.large_files import ChangedFileError, copy_file
 from tunefarm.compiler.runtime.spec.kernel_report import KernelReport
@@ -217,13 +217,12 @@ class BuildCache:
             return False
         path, output = self._path(kept.digest), Path(self._request.output)
         try:
-            copy_file(path, output, kept.chunks)
+            with system_errors_as(ArtefactError, f"write {output}"):
+                copy_file(path, output, kept.chunks)
         except ChangedFileError:
             with suppress(OSError):
                 path.unlink()
             return False
-        except OSError as error:
-            raise ArtefactError(f"cannot write {output}: {error.strerror or error}") from error
         with suppress(OSError):
             os.utime(path)  # what was used last stays
         return True

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tunefarm.compiler.emit import assembly_text, llvm_text
-from tunefarm.compiler.errors import ExportError
+from tunefarm.compiler.errors import ExportError, system_errors_as
 from tunefarm.compiler.foreign_functions import CFunction, find_function
 from tunefarm.compiler.graph.serialize import graph_to_json
 from tunefarm.compiler.pipeline import Compiled
@@ -130,7 +130,5 @@ def _assembler(target: Target) -> str:
 
 
 def _write(output: str, text: str) -> None:
-    try:
+    with system_errors_as(ExportError, f"write {output}"):
         write_text(output, text + "\n")
-    except OSError as error:
-        raise ExportError(f"cannot write {output}: {error.strerror or error}") from error

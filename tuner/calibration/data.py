@@ -17,7 +17,7 @@ from random import Random
 
 import numpy as np
 
-from tunefarm.compiler.errors import InputError, SettingsError
+from tunefarm.compiler.errors import InputError, SettingsError, system_errors_as
 from tunefarm.compiler.types.chosen_sizes import choose_sizes, sizes_of_shapes
 from tunefarm.compiler.types.signature import Signature, SizedPort, ValueSource
 from tunefarm.compiler.types.sizes import Size, Symbol, value_of
@@ -193,12 +193,13 @@ def _cut(path: Path, arrays: Mapping[str, Array], form: SampleForm) -> list[dict
 
 def _arrays(path: Path) -> dict[str, Array]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with (
+            system_errors_as(InputError, f"read {path}"),
+            np.load(path, allow_pickle=False) as file,
+        ):
             if not isinstance(file, np.lib.npyio.NpzFile):
                 raise InputError(f"{path}: it is no .npz file", hint="numpy.savez(file, x=array)")
             return {name: file[name] for name in file.files}
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
     except (ValueError, EOFError, KeyError, MemoryError, zipfile.BadZipFile) as error:
         raise InputError(f"{path}: it is no .npz file of plain arrays: {error}") from error
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
-from tunefarm.configs.errors import SettingsError
+from tunefarm.configs.errors import SettingsError, system_errors_as
 from tunefarm.configs.file_kinds import kind_of
 from tunefarm.tuner.building.model_file import external_names
 
@@ -89,12 +90,8 @@ def check_output(path: str) -> None:
     if not path or "\0" in path:
         raise SettingsError(f"{path!r} is not a file name")
     target = Path(path)
-    try:
+    with system_errors_as(SettingsError, f"write {path}"), suppress(FileNotFoundError):
         target.lstat()
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise SettingsError(f"cannot write {path}: {error.strerror or error}") from error
     if target.is_symlink():
         target = Path(os.path.realpath(target))
         if target.is_symlink():

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.exceptions import TyperException
 
-from tunefarm.configs.errors import SettingsError, TunefarmError
+from tunefarm.configs.errors import SettingsError, TunefarmError, system_errors_as
 from tunefarm.configs.files import write_text
 from tunefarm.configs.memory_room import require_libraries
 from tunefarm.configs.resource_limits import limit_behind
@@ -212,7 +212,5 @@ def write_json(path: str | None, value: Any) -> None:
 
 def write_file(path: str, text: str) -> None:
     """Write a text file as a whole. Raises SettingsError where that fails."""
-    try:
+    with system_errors_as(SettingsError, f"write {path}"):
         write_text(path, text)
-    except OSError as error:
-        raise SettingsError(f"cannot write {path}: {error.strerror or error}") from error

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, TextIO
 
-from tunefarm.configs.errors import SettingsError
+from tunefarm.configs.errors import SettingsError, system_errors_as
 from tunefarm.tuner.commands.verbosity import LOG, OutputError, is_quiet
 from tunefarm.tuner.reports.job_state import JobState
 from tunefarm.tuner.reports.progress import Progress, make_progress
@@ -135,10 +135,8 @@ def job_progress(path: str | None) -> Iterator[JobProgress]:
     with ExitStack() as opened:
         stream: TextIO | None = sys.stdout if path == STDOUT else None
         if path is not None and path != STDOUT:
-            try:
+            with system_errors_as(SettingsError, f"write {path}"):
                 stream = opened.enter_context(open(path, "w", encoding="utf-8"))
-            except OSError as error:
-                raise SettingsError(f"cannot write {path}: {error.strerror or error}") from error
         progress = JobProgress(shown, stream)
         try:
             yield progress

@@ -16,16 +16,15 @@ import hmac
 import io
 import json
 import os
-import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tunefarm.configs.errors import DatabaseError, SettingsError
+from tunefarm.configs.errors import DatabaseError, SettingsError, system_errors_as
 from tunefarm.configs.files import read_regular, replacing
-from tunefarm.configs.temporary_folders import make_folder
+from tunefarm.configs.temporary_folders import temporary_folder
 from tunefarm.db import model_queries, queries
 from tunefarm.db.additions import bringing
 from tunefarm.db.export import (
@@ -77,10 +76,8 @@ def read_key(path: str | None) -> bytes | None:
     """
     if path is None:
         return None
-    try:
+    with system_errors_as(SettingsError, f"read {path}"):
         key = read_regular(Path(path)).strip()
-    except OSError as error:
-        raise SettingsError(f"cannot read {path}: {error.strerror or error}") from error
     if len(key) < _FEWEST_KEY_BYTES:
         raise SettingsError(
             f"{path} is too short for a key: it has {len(key)} bytes",
@@ -219,10 +216,8 @@ def _signature(header: Mapping[str, Any], key: bytes) -> str:
 def _opened(path: Path, key: bytes | None) -> Iterator[RecordsFile]:
     """The records of a pack, all of which were checked. Raises DatabaseError for one that is not
     what was written, or not signed with the key."""
-    try:
+    with system_errors_as(DatabaseError, f"read {path}"):
         content = read_regular(path)
-    except OSError as error:
-        raise DatabaseError(f"cannot read {path}: {error.strerror or error}") from error
     line, newline, body = content.partition(b"\n")
     try:
         header = json.loads(line) if newline and len(line) < _LONGEST_HEADER else None
@@ -248,8 +243,7 @@ def _opened(path: Path, key: bytes | None) -> Iterator[RecordsFile]:
             raise DatabaseError(
                 f"{path}: the pack was not signed with this key", hint="nothing of it was added"
             )
-    folder = make_folder("pack")
-    try:
+    with temporary_folder("pack") as folder:
         inner = Path(folder, "records.jsonl.gz")
         inner.write_bytes(body)
         try:
@@ -258,8 +252,6 @@ def _opened(path: Path, key: bytes | None) -> Iterator[RecordsFile]:
             raise DatabaseError(f"{path}: {error.message}", hint=error.hint) from error
         with records:
             yield records
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def is_signed(path: Path) -> bool:
@@ -306,11 +298,8 @@ def add_files(
 
 def _source(stack: ExitStack, store: Store, path: Path, key: bytes | None) -> Store | RecordsFile:
     """A file of records that is open, and was checked."""
-    try:
-        with path.open("rb") as file:
-            begin = file.read(len(_SQLITE))
-    except OSError as error:
-        raise DatabaseError(f"cannot read {path}: {error.strerror or error}") from error
+    with system_errors_as(DatabaseError, f"read {path}"), path.open("rb") as file:
+        begin = file.read(len(_SQLITE))
     is_pack = path.name.endswith(".pack") or begin.startswith(b'{"format": "tunefarm-pack')
     if key is not None and not is_pack:
         raise DatabaseError(f"{path} is not a pack: only packs are signed")

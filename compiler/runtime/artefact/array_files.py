@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tunefarm.compiler.errors import InputError
+from tunefarm.compiler.errors import InputError, system_errors_as
 from tunefarm.compiler.types.tensor_type import Array, TensorType
 from tunefarm.configs.files import open_regular, replacing
 
@@ -16,10 +16,8 @@ from tunefarm.configs.files import open_regular, replacing
 def read_array(path: str) -> Array:
     """A .npy file's array; InputError if it is none."""
     try:
-        with open_regular(path) as file:
+        with system_errors_as(InputError, f"read {path}"), open_regular(path) as file:
             loaded = np.load(file, allow_pickle=False)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
     except (EOFError, ValueError) as error:
         reason = "numpy.save of an array writes one" if "pickle" in str(error) else str(error)
         raise InputError(f"{path} is not a .npy file: {reason}") from error
@@ -63,11 +61,12 @@ def write_outputs(outputs: Mapping[str, Array], path: str) -> None:
 
     Elements of types that NumPy has not are written as their bytes, as NumPy's own functions do.
     """
-    try:
-        with replacing(path) as unfinished, zipfile.ZipFile(unfinished, "w") as archive:
-            for name, array in outputs.items():
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                    stored = array.astype(str) if array.dtype.kind == "O" else np.asanyarray(array)
-                    np.lib.format.write_array(file, stored, allow_pickle=False)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+    with (
+        system_errors_as(InputError, f"write {path}"),
+        replacing(path) as unfinished,
+        zipfile.ZipFile(unfinished, "w") as archive,
+    ):
+        for name, array in outputs.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                stored = array.astype(str) if array.dtype.kind == "O" else np.asanyarray(array)
+                np.lib.format.write_array(file, stored, allow_pickle=False)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tunefarm.compiler.errors import ArtefactError, VerifyError
+from tunefarm.compiler.errors import ArtefactError, VerifyError, system_errors_as
 from tunefarm.compiler.runtime.artefact.constants_check import large_constants
 from tunefarm.compiler.runtime.artefact.file_header import (
     FORMAT,
@@ -98,10 +98,8 @@ def write_file(
     end = data_start + last + len(contents[last])
     header = HEADER.pack(MAGIC, version, 0, len(text), end, hashlib.sha256(text).digest())
     pieces = [(content, data_start + offset) for offset, content in contents.items()]
-    try:
+    with system_errors_as(ArtefactError, f"write {path}"):
         _write_atomically(path, header + text, pieces, end)
-    except OSError as error:
-        raise ArtefactError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 class _PartList:

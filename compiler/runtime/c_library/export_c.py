@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
 
-from tunefarm.compiler.errors import ExportError
+from tunefarm.compiler.errors import ExportError, system_errors_as
 from tunefarm.compiler.llvm.machine import object_code
 from tunefarm.compiler.runtime.c_library.c_header import (
     YOUR_FUNCTIONS,
@@ -404,7 +404,7 @@ def export_library(
 def _new_folder(folder: Path) -> Iterator[None]:
     """A folder to write into, which is not left behind empty; `ExportError` where that fails."""
     is_new = not folder.exists()
-    try:
+    with system_errors_as(ExportError, f"write into {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         try:
             yield
@@ -413,8 +413,6 @@ def _new_folder(folder: Path) -> Iterator[None]:
                 with suppress(OSError):  # something is in it
                     folder.rmdir()
             raise
-    except OSError as error:
-        raise ExportError(f"cannot write into {folder}: {error.strerror or error}") from error
 
 
 def export_object(
@@ -441,15 +439,15 @@ def export_object(
     )
     targets = list(needed_targets(programs).values())
     texts = {f"{interface.name}.h": header_text(interface, targets, command)}
-    try:
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".tune-") as scratch:
-            work = Path(scratch)
-            parts = _write_parts(interface, programs, work, texts, tools)
-            run_tool(work, *tools.compiler, "-r", "-nostdlib", "-o", "model", *parts)
-            localise(work, tools, "model", interface.functions)
-            return _move(work, {"model": target, f"{interface.name}.h": header})
-    except OSError as error:
-        raise ExportError(f"cannot write {path}: {error.strerror or error}") from error
+    with (
+        system_errors_as(ExportError, f"write {path}"),
+        tempfile.TemporaryDirectory(dir=target.parent, prefix=".tune-") as scratch,
+    ):
+        work = Path(scratch)
+        parts = _write_parts(interface, programs, work, texts, tools)
+        run_tool(work, *tools.compiler, "-r", "-nostdlib", "-o", "model", *parts)
+        localise(work, tools, "model", interface.functions)
+        return _move(work, {"model": target, f"{interface.name}.h": header})
 
 
 def _functions(interface: CInterface) -> str:
