@@ -211,20 +211,10 @@ def finalists(store: Store, key: TaskKey, origin: Origin | None = None) -> list[
     return _read_trials(store, statements.FINALISTS_OF_ORIGIN, key, origin.parameters)
 
 
-def fastest_trial(
-    store: Store, key: TaskKey, *, after: int = 0, without: Collection[str] = ()
-) -> TrialRecord | None:
-    """The fastest ok trial that was recorded after the one numbered `after`.
-
-    Trials of the schedules with the hashes `without` do not count.
-    """
-    number = (
-        statements.FASTEST.where(schema.Trial.schedule_hash.not_in(without))
-        if without
-        else statements.FASTEST
-    )
+def fastest_trial(store: Store, key: TaskKey) -> TrialRecord | None:
+    """The fastest ok trial."""
     with store.reading() as session:
-        found = session.scalar(number, {**statements.key_of(key), "after": after})
+        found = session.scalar(statements.FASTEST, statements.key_of(key))
         if found is None:
             return None
         return _trial(session.execute(statements.NUMBERED, {"number": found}).one())
@@ -294,22 +284,17 @@ def some_trials(
     fastest: int,
     newest: int,
     schedule_hash: str,
-    origin: Origin | None = None,
 ) -> list[TrialRecord]:
     """All trials of the schedules that have one of so many fastest, so many of the newest trials,
-    and those of one schedule; in order. Of all, or of one origin."""
+    and those of one schedule; in order."""
     of_task = select(schema.Trial.id).where(statements.IS_OF_TASK)
-    statement, key_values = statements.CONTENDERS, statements.key_of(key)
-    if origin is not None:
-        of_task = of_task.where(statements.is_from(schema.Trial))
-        statement = statements.CONTENDERS_OF_ORIGIN
-        key_values |= origin.parameters
+    key_values = statements.key_of(key)
     parts = (
         of_task.order_by(schema.Trial.id.desc()).limit(newest),
         of_task.where(schema.Trial.schedule_hash == schedule_hash),
     )
     with store.reading() as session:
-        found = session.execute(statement, {**key_values, "after": 0, "most": fastest})
+        found = session.execute(statements.CONTENDERS, {**key_values, "after": 0, "most": fastest})
         numbers = sorted(
             {row.id for row in found}
             | {n for part in parts for n in session.scalars(part, key_values)}

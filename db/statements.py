@@ -117,7 +117,7 @@ SOME = (
 FINALISTS = OF_TASK.where(IS_CONFIRMED).order_by(schema.Trial.id)
 FASTEST = (
     select(schema.Trial.id)
-    .where(IS_OF_TASK, IS_OK, schema.Trial.id > bindparam("after"))
+    .where(IS_OF_TASK, IS_OK)
     .order_by(schema.Trial.latency, schema.Trial.id)
     .limit(1)
 )

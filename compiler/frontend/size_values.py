@@ -154,14 +154,13 @@ class SizeValues(Emitter):
     def _fresh(self, hint: str) -> str:
         """A name that no value has."""
 
-    def computed_symbol(self, symbol: Symbol, count: Value, *, output: bool = True) -> None:
+    def computed_symbol(self, symbol: Symbol, count: Value) -> None:
         """A symbol that the graph computes: its value is the i64 scalar `count`.
 
-        It is known after the run where it stands in outputs' shapes, for which it is an `output`.
+        It is known after the run where it stands in outputs' shapes, for which it is an output.
         """
         self._computed[symbol] = count
-        if output:
-            self.run_time.declare(ResultSource(symbol, f"%size:{symbol.name}", 0))
+        self.run_time.declare(ResultSource(symbol, f"%size:{symbol.name}", 0))
 
     def record_sizes(self, value: Value, numbers: Sizes) -> None:
         """Remember what a value that nodes compute is in terms of sizes: integers that are

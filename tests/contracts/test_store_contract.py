@@ -295,15 +295,6 @@ def test_tasks_without_trials_are_not_listed(store: Store) -> None:
     assert queries.tasks(store, only_ok=True) == [KEY]
 
 
-def test_fastest_trial_heeds_what_is_excluded(store: Store) -> None:
-    store.add([trial(1, 1.0), trial(2, 2.0), trial(3, 3.0), failed(4)])
-    without = {trial(1).schedule_hash, trial(2).schedule_hash}
-    assert queries.fastest_trial(store, KEY) == stored(trial(1, 1.0), 1)
-    assert queries.fastest_trial(store, KEY, without=without) == stored(trial(3, 3.0), 3)
-    assert queries.fastest_trial(store, KEY, after=1) == stored(trial(2, 2.0), 2)
-    assert queries.fastest_trial(store, KEY, after=3) is None
-
-
 def test_finalists_are_the_trials_that_were_confirmed(store: Store) -> None:
     confirmed = trial(2, conditions={"load": 0.5, CONFIRMED: "job"})
     store.add([trial(1), confirmed, failed(3)])
