@@ -21,7 +21,7 @@ from tunefarm.compiler.types.tensor_type import Array
 Default: TypeAlias = int | float | bool
 
 # ONNX operator -> the graph's operator on the same operands, versions, attributes' defaults.
-_PLAIN: dict[str, tuple[str, tuple[int, ...], Mapping[str, Default]]] = {
+PLAIN: dict[str, tuple[str, tuple[int, ...], Mapping[str, Default]]] = {
     "Abs": ("abs", (1, 6, 13), {}),
     "Acos": ("acos", (7, 22), {}),
     "Acosh": ("acosh", (9, 22), {}),
@@ -136,11 +136,11 @@ def _register_variadic(operator: str, versions: tuple[int, ...], target: str) ->
         return graph.fold(target, node.present_inputs())
 
 
-for _operator, (_target, _versions, _defaults) in _PLAIN.items():
+for _operator, (_target, _versions, _defaults) in PLAIN.items():
     _register(_operator, _target, _versions, _defaults)
 for _versions, _operators in _WITH_AXIS.items():
     for _operator in _operators:
-        _register_binary_with_axis(_operator, _versions, _PLAIN[_operator][0])
+        _register_binary_with_axis(_operator, _versions, PLAIN[_operator][0])
 for _operator, (_target, _versions) in _VARIADIC.items():
     _register_variadic(_operator, _versions, _target)
 

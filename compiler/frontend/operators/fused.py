@@ -11,6 +11,7 @@ from tunefarm.compiler.frontend.converter import Converter, converter
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.conv import conv
+from tunefarm.compiler.frontend.operators.elementwise import PLAIN
 from tunefarm.compiler.frontend.operators.matmul import gemm_value, matmul_value, of_joined_rows
 from tunefarm.compiler.types.dtypes import DType
 
@@ -19,15 +20,11 @@ QUICK_GELU = 1.702
 
 # --- activations --------------------------------------------------------------------------------
 
-_PLAIN = {"Relu": "relu", "Sigmoid": "sigmoid", "Softplus": "softplus", "Softsign": "softsign"}
-_PLAIN["Tanh"] = "tanh"
-# Activations with parameters: the graph's operator, its attributes in order, their defaults.
-_WITH_PARAMETERS: dict[str, tuple[str, tuple[str, ...], tuple[float, ...]]] = {
-    "Elu": ("elu", ("alpha",), (1.0,)),
-    "HardSigmoid": ("hard_sigmoid", ("alpha", "beta"), (0.2, 0.5)),
-    "LeakyRelu": ("leaky_relu", ("alpha",), (0.01,)),
-    "ThresholdedRelu": ("thresholded_relu", ("alpha",), (1.0,)),
+_ACTIVATIONS = {
+    *("Elu", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu", "Sigmoid"),
+    *("Softplus", "Softsign", "Tanh", "ThresholdedRelu"),
 }
+"""Those that are operators of their own too, with the same parameters."""
 
 
 def activated(node: OnnxNode, value: Value, given: Sequence[float], graph: GraphBuilder) -> Value:
@@ -35,17 +32,12 @@ def activated(node: OnnxNode, value: Value, given: Sequence[float], graph: Graph
     name = node.string("activation", "")
     if not name or name == "Identity":
         return value
-    if name in _PLAIN:
-        return graph.emit(_PLAIN[name], value)
     if name == "Clip" and len(given) == 2:
         return graph.emit("clip", value, min=given[0], max=given[1])
-    if name == "HardSwish":
-        return graph.emit("hard_swish", value)
-    if name not in _WITH_PARAMETERS:
+    if name not in _ACTIVATIONS:
         raise node.unsupported(f"the activation {name}")
-    operator, names, defaults = _WITH_PARAMETERS[name]
-    parameters = (*given, *defaults[len(given) :])
-    return graph.emit(operator, value, **dict(zip(names, parameters, strict=False)))
+    operator, _, defaults = PLAIN[name]
+    return graph.emit(operator, value, **{**defaults, **dict(zip(defaults, given, strict=False))})
 
 
 def gelu_value(value: Value, graph: GraphBuilder, approximate: str = "none") -> Value:
