@@ -1,6 +1,6 @@
 """New SQLite databases with the schema that the migrations make, without the migrations.
 
-Where neither is tested: `tests/db` and `tests/contracts` migrate every database.
+Where neither is tested: `tests/db/test_migrations.py` and its neighbours migrate what they open.
 """
 
 from __future__ import annotations
