@@ -225,6 +225,7 @@ class WordTable:
 
     def __init__(self, words: Sequence[str] = ()) -> None:
         self.words = tuple(words)
+        self.shown = object_array([*words, ""])  # with what is shown for a number of none
         self.numbers = {word: number for number, word in enumerate(words)}
 
 
@@ -255,22 +256,23 @@ class StringTable:
         array = np.asarray(texts)
         if array.dtype.kind in "iu":
             return array
-        words = _words_of(array)
-        found = map(self._table.numbers.get, words, repeat(-1))
-        numbers = np.fromiter(found, np.int64, len(words))
-        if (numbers < 0).any():
-            new = {word: self.number(word) for word in dict.fromkeys(words)}
-            numbers = np.fromiter(map(new.__getitem__, words), np.int64, len(words))
+        known: Mapping[Any, int] = self._table.numbers
+        items: list[Any] = array.ravel().tolist()
+        try:
+            numbers = np.fromiter(map(known.__getitem__, items), np.int64, len(items))
+        except (KeyError, TypeError):  # new words, or what is no word
+            words = _words_of(array)
+            known = {word: self.number(word) for word in dict.fromkeys(words)}
+            numbers = np.fromiter(map(known.__getitem__, words), np.int64, len(words))
         return numbers.reshape(array.shape)
 
     def texts(self, numbers: Any) -> Any:
         """The words of an array of numbers, as objects; "" for a number of none."""
-        words = self.all
-        count = len(words)
-        found = [words[n] if 0 <= n < count else "" for n in numbers.ravel().tolist()]
-        result = np.empty(len(found), object)
-        result[:] = found
-        return result.reshape(numbers.shape)
+        words = object_array([*self.all, ""]) if self._added else self._table.shown
+        count = len(words) - 1
+        if numbers.size and not 0 <= numbers.min() <= numbers.max() < count:
+            numbers = np.where((numbers < 0) | (numbers >= count), count, numbers)
+        return words[numbers.ravel()].reshape(numbers.shape)
 
     def read(self, names: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
         """What was given with strings as numbers. Raises `InputError` for what is no text."""
@@ -291,9 +293,14 @@ class StringTable:
 def strings_of(given: Any) -> npt.NDArray[np.object_]:
     """An array of strings as objects. Raises `TypeError` for an array of anything else."""
     array = np.asarray(given)
-    strings = np.empty(array.size, object)
-    strings[:] = _words_of(array)
-    return strings.reshape(array.shape)
+    return object_array(_words_of(array)).reshape(array.shape)
+
+
+def object_array(items: Sequence[Any]) -> npt.NDArray[np.object_]:
+    """An array of the items as they are."""
+    array = np.empty(len(items), object)
+    array[:] = items
+    return array
 
 
 def _words_of(array: npt.NDArray[Any]) -> list[str]:

@@ -36,7 +36,17 @@ def test_new_words_follow_those_of_the_table(given: Any) -> None:
 
 @pytest.mark.parametrize("shape", [(), (0,), (2, 0)])
 def test_shapes_are_kept(shape: tuple[int, ...]) -> None:
-    assert StringTable(WORDS).numbers(np.full(shape, "green", object)).shape == shape
+    numbers = StringTable(WORDS).numbers(np.full(shape, "green", object))
+    words = StringTable(WORDS).texts(numbers)
+    assert numbers.shape == words.shape == shape and words.dtype == object
+
+
+def test_a_number_of_no_word_is_an_empty_string() -> None:
+    table = StringTable(WORDS)
+    numbers = np.array([-1, 0, 3, 1])
+    assert table.texts(numbers).tolist() == ["", "red", "", "green"]
+    table.number("blue")
+    assert table.texts(numbers).tolist() == ["", "red", "blue", "green"]
 
 
 @pytest.mark.parametrize("given", [np.array(["red", 3], object), [1.5], [["red"], None]])
