@@ -23,6 +23,7 @@ __all__ = [
     "LimitError",
     "LoweringError",
     "MeasureError",
+    "ModelError",
     "ScheduleError",
     "SettingsError",
     "ShapeError",
@@ -64,7 +65,11 @@ def warn_of_declared(text: str) -> None:
         warnings.warn(text, DeclaredShapeWarning, stacklevel=2)
 
 
-class ImportModelError(TunefarmError):
+class ModelError(TunefarmError):
+    """A file that was given as a model cannot be used, be it an ONNX file or an artifact."""
+
+
+class ImportModelError(ModelError):
     """The ONNX file cannot be read or does not say what it must."""
 
 
@@ -101,7 +106,7 @@ class LoweringError(TunefarmError):
     """A kernel and its schedule could not be turned into loops or machine code."""
 
 
-class ArtefactError(TunefarmError):
+class ArtefactError(ModelError):
     """An artifact on disk is damaged, of another version, or not for this CPU."""
 
 
@@ -121,7 +126,7 @@ class CoresBusyError(MeasureError):
     """Another process holds a core that is to be measured on, for too long."""
 
 
-class InputError(TunefarmError):
+class InputError(TunefarmError, ValueError):
     """An array given to a built model does not fit its inputs or outputs."""
 
 

@@ -18,8 +18,8 @@ import sys
 
 from tunefarm.compiler import session
 from tunefarm.compiler.errors import (
-    ImportModelError,
     InputError,
+    ModelError,
     TunefarmError,
     UnsupportedOperatorError,
 )
@@ -39,7 +39,7 @@ __all__ = [
 
 Fail = EPFail = RuntimeException = TunefarmError
 InvalidArgument = InputError
-InvalidGraph = InvalidProtobuf = NoModel = NoSuchFile = NotFound = ImportModelError
+InvalidGraph = InvalidProtobuf = NoModel = NoSuchFile = NotFound = ModelError
 NotImplemented = UnsupportedOperatorError
 
 _pybind_state = onnxruntime_pybind11_state = sys.modules[__name__]
