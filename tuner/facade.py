@@ -9,6 +9,7 @@
     tokens = tunefarm.generate("decoder.tuned", [1, 15, 7])
 
 What programs import from onnxruntime is here by the same names: `import tunefarm as onnxruntime`.
+`replace_onnxruntime` gives them to programs whose libraries import onnxruntime themselves.
 
 `load` and `InferenceSession` of a built model need NumPy and llvmlite only. What a name needs is
 imported when it is first asked for.
@@ -18,7 +19,9 @@ In the repository this is tuner/facade.py; installed it is tunefarm/__init__.py.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module  # noqa: TID251 - imported when it is asked for
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
         get_available_providers,
         get_build_info,
         get_device,
+        get_version_string,
         load,
         preload_dlls,
         register_function,
@@ -79,9 +83,11 @@ __all__ = [
     "get_available_providers",
     "get_build_info",
     "get_device",
+    "get_version_string",
     "load",
     "preload_dlls",
     "register_function",
+    "replace_onnxruntime",
     "set_default_logger_severity",
     "set_default_logger_verbosity",
     "set_seed",
@@ -104,6 +110,48 @@ def __getattr__(name: str) -> object:
     if name in _TUNER:
         return getattr(_tuner_or_runtime(name), name)
     return getattr(import_module("tunefarm.compiler"), name)
+
+
+def replace_onnxruntime() -> None:
+    """Make `import onnxruntime` give tunefarm's sessions, in this process and from now on.
+
+    Where onnxruntime is installed, its own modules get the names of tunefarm's sessions and errors,
+    and all else that they have stays: `__version__`, `onnxruntime.quantization`. Otherwise a module
+    stands for it that has the names of tunefarm and the version whose interface they follow.
+    """
+    if "onnxruntime" not in sys.modules and find_spec("onnxruntime") is None:
+        _stand_for_onnxruntime()
+        return
+    from tunefarm import capi
+    from tunefarm.compiler import session
+
+    of_sessions = {name: getattr(sys.modules[__name__], name) for name in session.__all__}
+    of_errors = {name: getattr(capi, name) for name in capi.__all__}
+    for name, replaced in (
+        ("onnxruntime", of_sessions),
+        ("onnxruntime.capi.onnxruntime_inference_collection", of_sessions),
+        ("onnxruntime.capi.onnxruntime_pybind11_state", of_errors),
+        ("onnxruntime.capi._pybind_state", of_errors),
+    ):
+        module = import_module(name)
+        for key in replaced.keys() & vars(module).keys():
+            setattr(module, key, replaced[key])
+
+
+def _stand_for_onnxruntime() -> None:
+    from tunefarm import capi
+    from tunefarm.compiler.session import get_version_string
+
+    module = ModuleType("onnxruntime", __doc__)
+    module.__spec__ = ModuleSpec("onnxruntime", None, is_package=True)
+    module.__path__ = []  # its modules are those below
+    own = {"__version__": get_version_string(), "__getattr__": __getattr__, "__dir__": __dir__}
+    vars(module).update(own, capi=capi, replace_onnxruntime=replace_onnxruntime)
+    sys.modules["onnxruntime"] = module
+    for name in ("_pybind_state", "onnxruntime_pybind11_state"):
+        sys.modules[f"onnxruntime.capi.{name}"] = capi
+    sys.modules["onnxruntime.capi"] = capi
+    sys.modules["onnxruntime.capi.onnxruntime_inference_collection"] = module
 
 
 def _tuner_or_runtime(name: str) -> ModuleType:

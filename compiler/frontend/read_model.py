@@ -10,7 +10,7 @@ from pathlib import Path
 
 import onnx
 from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError, EncodeError, Message
 from onnx import GraphProto, NodeProto
 
 from tunefarm.compiler.errors import ImportModelError, LimitError
@@ -52,6 +52,19 @@ def read_model(path: Path, allowance: ResourceBudget) -> onnx.ModelProto:
         text = f"{path} is not an ONNX model: it has no graph"
         raise not_a_model(path) or ImportModelError(text, hint=_HINT)
     return model
+
+
+def copy_model(source: str, target: str) -> None:
+    """Write the model in a file to another one, with external data inside if it is below 2 GiB.
+
+    Raises `OSError` as writing does.
+    """
+    model = onnx.load(source)
+    try:
+        onnx.save(model, target)
+    except (EncodeError, ValueError):
+        data = f"{Path(target).name}.data"
+        onnx.save(model, target, save_as_external_data=True, location=data)
 
 
 def not_a_model(path: str | os.PathLike[str]) -> ImportModelError | None:

@@ -30,6 +30,7 @@ from tunefarm import compiler
 from tunefarm.compiler.errors import (
     InputError,
     SettingsError,
+    TunefarmError,
     UntunedWarning,
     with_count,
 )
@@ -47,6 +48,7 @@ from tunefarm.compiler.session.options import (
 )
 from tunefarm.compiler.session.ort_values import IOBinding, OrtValue
 from tunefarm.compiler.session.ports import NodeArg, inputs_of, outputs_of, type_text
+from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.extents import Shapes
 from tunefarm.compiler.types.metadata import Metadata
 from tunefarm.configs.file_kinds import is_onnx
@@ -57,11 +59,11 @@ if TYPE_CHECKING:
     from tunefarm.compiler.types.extents import Shapes
 
 
+INTERFACE_VERSION: Final = "1.32.0"
+"""The release of onnxruntime whose interface sessions follow: for programs that ask for one."""
 _NUMBERS = (list, tuple, int, float)
 
 _INSTEAD: Final = {
-    "end_profiling": "executable.profile times every kernel",
-    "get_profiling_start_time_ns": "executable.profile times every kernel",
     "run_with_ortvaluevector": "run takes arrays, and whatever has __dlpack__",
 }
 """What sessions of onnxruntime have and these do not, and what replaces it."""
@@ -117,8 +119,12 @@ class InferenceSession:
         self._options = SessionOptions() if sess_options is None else sess_options
         self._threads = threads_of(self._options)
         self._inputs_fixed = inputs
+        self._model_path = ""  # of a file, as onnxruntime's sessions name it
         self._folder: str | None = None  # of a model that was given as bytes
+        self._is_profiling = bool(getattr(self._options, "enable_profiling", False))
+        self._profiled: Mapping[str, Any] | None = None  # the inputs of the last run then
         self._executor: ThreadPoolExecutor | None = None
+        self._dtypes: Mapping[str, DType] | None = None  # until something is built
         self.builds: BuildsBySize | None = None
         self._executable: Executable | None = None
         sizes: Shapes = {
@@ -151,8 +157,7 @@ class InferenceSession:
         self._outputs = outputs_of(executable)
         self._names = [port.name for port in self._outputs]
         self._metadata, self._name = spec.metadata, spec.name
-        texts = spec.structure.texts
-        self._dtypes = {n: t.dtype for n, t in executable.inputs.items() if n not in texts}
+        self._dtypes = _dtypes_of(executable)
 
     def _declare(self, model: DeclaredModel) -> None:
         """Tell of a model what its file declares, until it is built."""
@@ -160,7 +165,6 @@ class InferenceSession:
         self._outputs = [_declared(port) for port in model.outputs]
         self._names = [port.name for port in self._outputs]
         self._metadata, self._name = model.metadata, model.name
-        self._dtypes = {}
         self._overridable = [_declared(port) for port in model.defaults]
 
     def _open(self, given: str | PathLike[str] | bytes, shapes: Shapes) -> None:
@@ -169,16 +173,40 @@ class InferenceSession:
             weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
             path = str(Path(self._folder) / "model")
             Path(path).write_bytes(given)
+            try:
+                self._open_file(path, shapes)
+            except TunefarmError as error:  # which knows the name of the temporary file
+                message, hint = (t.replace(path, "the model") for t in (error.message, error.hint))
+                raise type(error)(message, program=error.program, hint=hint) from error
         else:
-            path = fspath(given)
-        if is_artefact(path) or not (path.endswith(".onnx") or is_onnx(path)):
-            if shapes and is_artefact(path):
-                raise SettingsError(
-                    f"{path} is built already, so that it takes no shapes",
-                    hint="give them where it is built",
-                )
-            self._executable = load(path, self._threads)
+            path = self._model_path = fspath(given)
+            self._open_file(path, shapes)
+
+    def _open_file(self, path: str, shapes: Shapes) -> None:
+        if not is_artefact(path) and (path.endswith(".onnx") or is_onnx(path)):
+            self._open_onnx(path, shapes)
+            self._write_optimized(path)
             return
+        if shapes and is_artefact(path):
+            raise SettingsError(
+                f"{path} is built already, so that it takes no shapes",
+                hint="give them where it is built",
+            )
+        self._executable = load(path, self._threads)
+
+    def _write_optimized(self, path: str) -> None:
+        """Write the ONNX file that the options ask for: the model as it is, since what is done to a
+        graph here is no ONNX."""
+        target = getattr(self._options, "optimized_model_filepath", "")
+        if target:
+            from tunefarm.compiler.frontend.read_model import copy_model
+
+            try:
+                copy_model(path, fspath(target))
+            except OSError as error:
+                raise SettingsError(f"cannot write {target}: {error.strerror or error}") from error
+
+    def _open_onnx(self, path: str, shapes: Shapes) -> None:
         name = path if self._folder is None else "the model"
         model = None if shapes or self._inputs_fixed else _read(path)
         if model is None or not model.is_open:
@@ -204,7 +232,7 @@ class InferenceSession:
 
     def _warn(self, note: str) -> None:
         if note:
-            level = 4 if type(self) is InferenceSession else 5  # who makes the session
+            level = 6 if type(self) is InferenceSession else 7  # who makes the session
             warnings.warn(note, UntunedWarning, stacklevel=level)
 
     def build(
@@ -250,12 +278,12 @@ class InferenceSession:
         if executable is None:
             assert self.builds is not None
             executable = self.builds.executable_for(feed)
-            if not self._dtypes:
-                texts = executable.spec.structure.texts
-                types = executable.inputs.items()
-                self._dtypes = {n: t.dtype for n, t in types if n not in texts}
+            if self._dtypes is None:
+                self._dtypes = _dtypes_of(executable)
         if isinstance(feed, Mapping) and any(isinstance(v, _NUMBERS) for v in feed.values()):
             feed = {name: self._as_array(name, value) for name, value in feed.items()}
+        if self._is_profiling:
+            self._profiled = feed
         try:
             return executable.run(feed, out)
         except InputError:
@@ -265,7 +293,7 @@ class InferenceSession:
 
     def _as_array(self, name: str, value: object) -> object:
         """Numbers as an array of the input's type; anything else as it is."""
-        dtype = self._dtypes.get(name)
+        dtype = (self._dtypes or {}).get(name)
         if dtype is None or not isinstance(value, _NUMBERS):
             return value
         try:
@@ -322,6 +350,20 @@ class InferenceSession:
     ) -> OrtValue:
         """A new array of any content."""
         return OrtValue.ortvalue_from_shape_and_type(shape, element_type)
+
+    def end_profiling(self) -> str:
+        """Write a trace of the kernels, for Perfetto or chrome://tracing; the file's name.
+
+        Its times are of runs with the inputs of the last one. The name is "" where the options do
+        not say `enable_profiling`, or nothing was run.
+        """
+        if self._profiled is None:
+            return ""
+        from tunefarm.compiler.session.trace import write_trace
+
+        profile = self.executable.profile(self._profiled)
+        self._profiled = None
+        return write_trace(profile, getattr(self._options, "profile_file_prefix", "profile_"))
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs in the model's order."""
@@ -426,6 +468,11 @@ def get_build_info() -> str:
     return f"tunefarm, compiler version {compiler.VERSION}"
 
 
+def get_version_string() -> str:
+    """The release of onnxruntime whose interface sessions follow."""
+    return INTERFACE_VERSION
+
+
 def set_seed(seed: int) -> None:
     """Do nothing: random operators draw their numbers when a model is built, always the same."""
     LOG.debug("the seed %d means nothing here: each build draws the same numbers", seed)
@@ -450,6 +497,12 @@ def _arrays_of(feed: Any) -> Any:
     if isinstance(feed, Mapping) and any(map(_is_ort_value, feed.values())):
         return {name: v.numpy() if _is_ort_value(v) else v for name, v in feed.items()}
     return feed
+
+
+def _dtypes_of(executable: Executable) -> dict[str, DType]:
+    """The element types of inputs but those of strings."""
+    texts = executable.spec.structure.texts
+    return {name: t.dtype for name, t in executable.inputs.items() if name not in texts}
 
 
 def _is_ort_value(value: object) -> bool:

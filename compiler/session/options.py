@@ -44,6 +44,8 @@ class ExecutionOrder(IntEnum):
 class _Entries:
     """Configuration entries by name, kept and not read."""
 
+    __slots__ = ("_entries",)
+
     def __init__(self) -> None:
         self._entries: dict[str, str] = {}
 
@@ -62,9 +64,31 @@ class SessionOptions(_Entries):
 
     `intra_op_num_threads`: threads of a run; 0: those that an artifact was built for; for an ONNX
     file those of the configuration, and all cores where no database has records for a number.
-    `add_free_dimension_override_by_name` gives a symbol of an ONNX file its size. The rest says
-    nothing here.
+    `add_free_dimension_override_by_name` gives a symbol of an ONNX file its size. With
+    `enable_profiling` the session's `end_profiling` writes a trace, and to
+    `optimized_model_filepath` an ONNX file is written as it is. The rest says nothing here. An
+    attribute that options do not have cannot be set.
     """
+
+    __slots__ = (
+        "enable_cpu_mem_arena",
+        "enable_mem_pattern",
+        "enable_mem_reuse",
+        "enable_profiling",
+        "execution_mode",
+        "execution_order",
+        "graph_optimization_level",
+        "inter_op_num_threads",
+        "intra_op_num_threads",
+        "log_severity_level",
+        "log_verbosity_level",
+        "logid",
+        "optimized_model_filepath",
+        "profile_file_prefix",
+        "symbol_sizes",
+        "use_deterministic_compute",
+        "use_per_session_threads",
+    )
 
     def __init__(self, **values: object) -> None:
         """`values` are attributes to begin with."""
@@ -130,6 +154,15 @@ class SessionOptions(_Entries):
 class RunOptions(_Entries):
     """Options of a run, which say nothing here; `terminate` must stay false."""
 
+    __slots__ = (
+        "log_severity_level",
+        "log_verbosity_level",
+        "logid",
+        "only_execute_path_to_fetches",
+        "terminate",
+        "training_mode",
+    )
+
     def __init__(self) -> None:
         super().__init__()
         self.log_severity_level = -1
@@ -148,21 +181,13 @@ class RunOptions(_Entries):
         return self._get(key)
 
 
-_WITHOUT_MEANING: Final = {
-    "enable_profiling": "session.executable.profile times every kernel",
-    "optimized_model_filepath": "tune inspect --stage graph prints the graph",
-    "inter_op_num_threads": "kernels run one after another",
-}
-
-
 def threads_of(options: object) -> int | None:
     """The threads that options of a session ask for, None if they leave that open.
 
     Raises `SettingsError` for a number that cannot be.
     """
-    for name, instead in _WITHOUT_MEANING.items():
-        if getattr(options, name, None):
-            LOG.debug("the option %s of a session means nothing here: %s", name, instead)
+    if getattr(options, "inter_op_num_threads", 0):
+        LOG.debug("inter_op_num_threads means nothing here: kernels run one after another")
     threads = int(getattr(options, "intra_op_num_threads", 0))
     if threads < 0:
         raise SettingsError(f"intra_op_num_threads is {threads}: it must be 0 or more")

@@ -45,6 +45,11 @@ class OrtValue:
         return cls(array)
 
     @classmethod
+    def ortvalue_from_numpy_with_onnx_type(cls, array: AnyArray, onnx_type: int) -> OrtValue:
+        """The value of an array, whose bits are elements of an ONNX type."""
+        return cls(array.view(_dtype_of(onnx_type)))
+
+    @classmethod
     def from_dlpack(cls, value: Any) -> OrtValue:
         """The value of an array of another library, which it shares."""
         return cls(np.from_dlpack(value))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import tempfile
 import warnings
 from collections.abc import Mapping
@@ -28,6 +29,7 @@ from tunefarm.compiler.errors import (
     ArtefactError,
     ImportModelError,
     InputError,
+    ModelError,
     SettingsError,
     TunefarmError,
     UntunedWarning,
@@ -242,13 +244,14 @@ def test_options_that_cannot_be_are_errors(sized: Pair) -> None:
         options.register_custom_ops_library("ops.so")
     with pytest.raises(TypeError, match="no thread_count"):
         SessionOptions(thread_count=3)
+    for own in (options, RunOptions()):  # a misspelt option is an error, as with onnxruntime
+        with pytest.raises(AttributeError):
+            own.intra_op_num_thread = 4  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"enable_profiling": True},
-        {"optimized_model_filepath": "m.onnx"},
         {"inter_op_num_threads": 2},
         {"graph_optimization_level": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL},
     ],
@@ -302,8 +305,8 @@ def test_what_sessions_have_and_these_have_not_is_named(sized: Pair) -> None:
         if not hasattr(sized.ours, name):
             with pytest.raises(AttributeError, match=f"InferenceSession has no {name}"):
                 getattr(sized.ours, name)
-    with pytest.raises(AttributeError, match=r"no end_profiling: executable.profile"):
-        sized.ours.end_profiling()  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match=r"no run_with_ortvaluevector: run takes arrays"):
+        sized.ours.run_with_ortvaluevector()  # type: ignore[attr-defined]
     options = onnxruntime.RunOptions()
     assert len(sized.ours.run(None, {"x": X, "y": Y}, options)) == 4
     options.terminate = True
@@ -539,6 +542,9 @@ def test_programs_catch_the_exceptions_of_capi(tmp_path: Path, sized: Pair) -> N
         assert issubclass(getattr(theirs, name), Exception)
         assert issubclass(getattr(state, name), TunefarmError)
     (tmp_path / "damaged.onnx").write_bytes(b"\x08\x08\x12")
+    sized.ours.executable.save(tmp_path / "whole.tuned")
+    damaged = (tmp_path / "whole.tuned").read_bytes()[:-9]
+    (tmp_path / "damaged.tuned").write_bytes(damaged)
     (tmp_path / "unknown.onnx").write_bytes(
         model_of([node("Nowhere", "x")], [FLOATS("x")], [FLOATS("y")]).SerializeToString()
     )
@@ -546,6 +552,7 @@ def test_programs_catch_the_exceptions_of_capi(tmp_path: Path, sized: Pair) -> N
     for name, expected in (
         ("absent.onnx", "NoSuchFile"),
         ("damaged.onnx", "InvalidProtobuf"),
+        ("damaged.tuned", "InvalidProtobuf"),
         ("unknown.onnx", "InvalidGraph"),
     ):
         for engine, found in engines:
@@ -555,6 +562,8 @@ def test_programs_catch_the_exceptions_of_capi(tmp_path: Path, sized: Pair) -> N
     for session, found in sessions:
         with pytest.raises(found.InvalidArgument):
             session.run(None, {"x": X[:, :2], "y": Y})
+        with pytest.raises(ValueError, match="missing"):
+            session.run(None, {"x": X})
     program = (
         "import sys, tunefarm; sys.modules['onnxruntime'] = tunefarm\n"
         "from onnxruntime.capi import _pybind_state as state\n"
@@ -565,6 +574,72 @@ def test_programs_catch_the_exceptions_of_capi(tmp_path: Path, sized: Pair) -> N
     assert python("-c", program, check=True).stdout.split() == [f"{CPU}", "True"]
     with pytest.raises(AttributeError, match="no attribute 'OrtValueVector'"):
         _ = tunefarm.capi.OrtValueVector
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_onnxruntime_is_replaced_for_all_later_imports(tmp_path: Path, is_installed: bool) -> None:
+    """Its own modules have our sessions and errors, and all else that is theirs; without it a
+    module stands for it, of a version that programs accept."""
+    onnx.save(arithmetic(), tmp_path / "sum.onnx")
+    program = f"""
+import sys, tunefarm
+from importlib.util import find_spec
+if not {is_installed}:
+    tunefarm.find_spec = lambda name: None if name == "onnxruntime" else find_spec(name)
+tunefarm.replace_onnxruntime()
+import numpy as np
+import onnxruntime as ort
+from onnxruntime import InferenceSession, SessionOptions
+from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession as again
+from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
+assert InferenceSession is again is tunefarm.InferenceSession, InferenceSession
+assert SessionOptions is tunefarm.SessionOptions
+assert find_spec("onnxruntime") is not None
+session = InferenceSession({str(tmp_path / "sum.onnx")!r}, SessionOptions())
+try:
+    session.run(None, {{"x": np.zeros((2, 4), "f4"), "y": np.zeros((2, 3), "f4")}})
+except InvalidArgument as error:
+    print(tuple(int(part) for part in ort.__version__.split(".")[:2]) >= (1, 31))
+    print("theirs" if find_spec("onnxruntime.quantization") else "ours")
+"""
+    found = python("-W", "ignore", "-c", program, check=True).stdout.split()
+    assert found == ["True", "theirs" if is_installed else "ours"]
+
+
+@pytest.mark.filterwarnings("ignore::tunefarm.compiler.errors.UntunedWarning")
+def test_an_optimized_model_is_the_model_and_a_profile_a_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    weight = np.ones((3, 400), np.float32)
+    output = FLOATS("y", shape=[2, 400])
+    made = model_of([node("MatMul", "x w")], [FLOATS("x")], [output], {"w": weight})
+    onnx.save(made, "m.onnx", save_as_external_data=True, location="m.data")
+    options = SessionOptions(optimized_model_filepath="copies/m.onnx")
+    with pytest.raises(SettingsError, match=r"cannot write copies/m\.onnx: No such file"):
+        InferenceSession("m.onnx", options)
+    (tmp_path / "copies").mkdir()
+    session = InferenceSession("m.onnx", options)
+    (expected,) = exact_session("copies/m.onnx").run(None, {"x": X})
+    np.testing.assert_allclose(session.run(None, {"x": X})[0], expected, rtol=1e-6)
+
+    assert session.end_profiling() == ""  # nobody asked for it
+    for given in ("m.onnx", arithmetic().SerializeToString()):
+        profiled = InferenceSession(given, SessionOptions(enable_profiling=True))
+        assert profiled.end_profiling() == ""  # nothing was run
+        profiled.run(None, FEED if isinstance(given, bytes) else {"x": X.tolist()})
+        events = json.loads(Path(profiled.end_profiling()).read_text())
+        whole, *steps = events
+        assert whole["name"] == "model_run" and steps
+        assert whole["dur"] == pytest.approx(sum(step["dur"] for step in steps)) != 0
+
+
+@pytest.mark.filterwarnings("ignore::tunefarm.compiler.errors.UntunedWarning")
+@pytest.mark.parametrize("given", [b"", b"no model", b"\x08\x08\x12"])
+def test_errors_of_bytes_name_no_temporary_file(given: bytes) -> None:
+    with pytest.raises(ModelError, match=r"^the model ") as refused:
+        InferenceSession(given)
+    assert tempfile.gettempdir() not in str(refused.value)
 
 
 @pytest.mark.filterwarnings("ignore::tunefarm.compiler.errors.UntunedWarning")
