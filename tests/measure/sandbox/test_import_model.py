@@ -116,7 +116,7 @@ def test_what_parsing_does_to_its_process_is_an_error(
     package = tmp_path / "packages" / "onnx"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(body)  # stands before the real one
-    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    monkeypatch.setenv("PYTHONPATH", str(package.parent), prepend=":")
     with pytest.raises(ImportModelError, match=reason):
         import_model(model, limits=Limits(seconds=1.0))
 
