@@ -35,7 +35,7 @@ from tunefarm.compiler.expr.nodes import (
     unary,
 )
 
-SOME = settings(max_examples=200, deadline=None, derandomize=True, database=None)
+SOME = settings(max_examples=120, deadline=None, derandomize=True, database=None)
 
 RangeMap = dict[str, tuple[int, int]]
 
