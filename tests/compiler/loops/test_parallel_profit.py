@@ -60,7 +60,9 @@ def test_so_many_rows_are_worth_a_second_thread(rows: int) -> None:
 
 
 def test_rows_each_of_which_is_enough_are_always_shared() -> None:
-    assert parallel_loop(rows_of(MIN_SHARED_PRODUCTS // STORED)).worth is None
+    """16,384 exponentials are: fewer take less time than a second thread needs to come."""
+    assert parallel_loop(rows_of(16_384)).worth is None
+    assert parallel_loop(rows_of(16_383)).worth is not None
 
 
 def test_loops_of_known_extents_stay_as_they_are() -> None:

@@ -18,6 +18,7 @@ from tests.compiler.frontend.onnx_models import node, tensor
 from tests.onnxruntime_session import assert_agrees
 from tests.targets import target_named
 from tunefarm import compiler
+from tunefarm.compiler.kernels.evaluate import evaluate_kernel
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall
 from tunefarm.compiler.loops.printer import format_loops
 from tunefarm.compiler.pipeline import Compiled, compile_model
@@ -87,6 +88,16 @@ def test_planes_of_three_and_of_six_columns_have_tiles_of_their_own(
     direct = next(item for item in compiled.schedules.values() if item.kernel.name.endswith("_few"))
     loops = format_loops(lower(direct.kernel, direct.used.schedule))
     assert {int(count) for count in re.findall(r"unrolled for ow in 0\.\.(\d+)", loops)} >= {3, 6}
+
+
+def test_pixels_of_all_images_count(model: Path, target: Target) -> None:
+    """Of 12 x 12 pixels those of one image are few, and those of two are not."""
+    calls = built(model, target, "2..30").program.calls
+    (few,) = (c.kernel for c in calls if isinstance(c, KernelCall) and c.output == FEW)
+    (sizes,) = few.inputs
+    by_images = (np.array([11, 11, images, 0, 0]) for images in (1, 2))  # sides less 1 go before
+    found = [np.asarray(evaluate_kernel(few, {sizes.name: given})) for given in by_images]
+    assert [value.tolist() for value in found] == [[True], [False]]
 
 
 def test_planes_that_are_always_large_have_one_form(model: Path, target: Target) -> None:
