@@ -118,6 +118,8 @@ class _Interpreter:
                 return self._store(buffer, indices, lambda env: update(env)[not exclusive])
             case TileZero() | TileLoad() | TileDot() | TileStore():
                 return self._tile(statement)
+            case _:
+                raise TypeError(f"not a statement: {statement!r}")
 
     def _loop(self, loop: For) -> _Run:
         run, variable = self.body(loop.body), loop.variable
