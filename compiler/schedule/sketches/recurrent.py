@@ -437,6 +437,8 @@ class _Candidates:
         self.context, self.values = context, values
         self.block, self.unroll = values.integers("batch"), values.integers("unroll")
         self.rows, self.vectors = values.pairs("product")
+        tiles = zip(self.rows.tolist(), self.vectors.tolist(), strict=True)
+        self.gates = np.array([context.at_once(tile) or context.gates for tile in tiles])
         both = values.are("shared", "both")
         self.in_both = both & context.whole  # a tile that is peeled is no part of a fused loop
         self.in_units = values.are("shared", "units") | both & (not context.whole)
@@ -485,8 +487,7 @@ class _Candidates:
 
     def _at_once(self, phase: Phase) -> int:
         """How many of a phase's gates are summed up at a time."""
-        gates = self.context.at_once((self.rows.item(), self.vectors.item()))
-        return min(gates or phase.gates, phase.gates)
+        return min(int(self.gates.item()), phase.gates)
 
     def _packed(self) -> list[Step]:
         """Weights [direction, k, gates.., unit] in the order in which tiles read them."""
@@ -633,23 +634,19 @@ class _Candidates:
             ComputeAt(f"{name}.sum", name, f"{gate}.o", "register"),
         ]
 
-    def _tile_pairs(self) -> list[Pair]:
-        return list(zip(self.rows.tolist(), self.vectors.tolist(), strict=True))
-
     def shape(self) -> NestShape:
         context, values, facts = self.context, self.values, self.context.facts
         direction, step, batch, unit = context.axes
         directions, steps, many, units = context.extents
         product, lanes, count = context.phases[-1].product, facts.lanes, values.count
         (reduced,) = (axis.name for axis in product.reduce_axes)
-        gates = context.phases[-1].gates
-        terms = context.phases[-1].terms
+        gates, terms = context.phases[-1].gates, context.phases[-1].terms
         sums = -(-units // terms)
         rows, unroll = np.minimum(self.rows, self.block), np.minimum(self.unroll, sums)
         vectors = np.minimum(self.vectors, context.most)
         columns = np.where(units < lanes, units, vectors * lanes)
         nest = Nest(list(facts.extents), count)
-        at_once = np.minimum([context.at_once(tile) or gates for tile in self._tile_pairs()], gates)
+        at_once = np.minimum(self.gates, gates)
         for axis in product.axes[3:-1]:
             nest.inside[nest.numbers[axis.name]] = at_once if context.groups_gates else axis.extent
         straight = (unroll > 1) & (unroll + 1 == sums)  # no loop: what is left over is one more
@@ -662,9 +659,8 @@ class _Candidates:
         ]
         tiles = Loop(self._vectors()[0], unit, units, columns, context.whole)
         nest.loop(Loop(f"{reduced}.o", reduced, sums, unroll))
-        if context.groups_gates and gates > 1:
-            (gate,) = (axis.name for axis in product.axes[3:-1])
-            nest.loop(Loop(f"{gate}.o", gate, gates, at_once))
+        for axis in product.axes[3:-1] if context.groups_gates else ():
+            nest.loop(Loop(f"{axis.name}.o", axis.name, gates, at_once))
         nest.loop(Loop(f"{batch}.i.o", batch, self.block, rows))
         nest.loop(tiles)
         walked = Loop(step, step, steps)
@@ -672,8 +668,7 @@ class _Candidates:
         for loops in zip(within, around, strict=True):  # threads that share both meet at each step
             nest.loop(*loops, which=self.in_both.astype(np.int64))
         points = directions * steps * np.ceil(many / self.block) * self.block
-        even = context.whole
-        computed = np.where(even, np.ceil(context.most / vectors) * vectors, context.most)
+        computed = np.where(context.whole, np.ceil(context.most / vectors) * vectors, context.most)
         held = (rows * vectors * at_once).astype(np.float64)
         pieces, grains = pieces_and_grains(
             values,

@@ -85,8 +85,8 @@ def test_a_dynamic_batch_that_may_have_one_row_sums_up_all_gates_at_once() -> No
     inputs = (*kernel.inputs, Buffer("sizes", DType.I64, (1,)))
     dynamic = replace(kernel, inputs=inputs, limits=(ValidExtent(256, 4, "sizes", 0),))
     space = schedule_space(dynamic, target_named("znver3"))
-    (rows, vectors) = space.choices(space.default())["product"]
-    assert 4 * rows * vectors + min(rows, 4 * vectors) < 16
+    loops = format_loops(lower(dynamic, space.schedule(space.default())))
+    assert "product.sum" not in loops
 
 
 @pytest.mark.parametrize(("rows", "tile"), [(4, (4, 1)), (5, (3, 2)), (7, (4, 3)), (3, (2, 4))])
@@ -99,7 +99,8 @@ def test_tiles_of_some_of_the_gates_compute_what_the_layer_is(
     schedule = sketch.build({**values, "product": tile})
     assert any(isinstance(step, CacheWrite) for step in schedule.steps)
     rng = np.random.default_rng(0)
-    inputs = {b.name: rng.uniform(-0.2, 0.2, b.shape).astype(np.float32) for b in kernel.inputs}
-    expected = evaluate_kernel(kernel, inputs)
+    drawn = {b.name: rng.uniform(-0.2, 0.2, b.shape) for b in kernel.inputs}
+    inputs = {name: values.astype(np.float32) for name, values in drawn.items()}
     got = run_guarded(kernel, schedule, inputs, target).output
-    np.testing.assert_allclose(got, expected, atol=2e-5)
+    error = got.astype(np.float64) - evaluate_kernel(kernel, inputs).astype(np.float64)
+    assert float(np.abs(error).max()) < 2e-5

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -135,7 +136,7 @@ def packed_model(folder: Path, bits: int) -> Path:
     blocks = FEATURES // 32
     weights = rng.integers(0, 256, (HIDDEN, blocks, 4 * bits), np.uint8)
     scales = rng.uniform(0.5, 1, HIDDEN * blocks).astype(np.float32)
-    sizes = {"K": FEATURES, "N": HIDDEN, "bits": bits, "block_size": 32}
+    sizes: dict[str, Any] = {"K": FEATURES, "N": HIDDEN, "bits": bits, "block_size": 32}
     product = node("MatMulNBits", "x w s", domain=MICROSOFT, **sizes)
     path = folder / f"net{bits}.onnx"
     x = tensor("x", ["batch", "rows", FEATURES])
