@@ -17,6 +17,7 @@ register sum: f32[8, 16]                   if 6 < rows:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -67,9 +68,14 @@ BLOCK = 8
 """Rows of a tile that is run again and again where more are left: as many sums as hide the latency
 of an addition."""
 
+LONG_SUM = 32
+"""Terms of a sum at least that takes as long as its additions wait for each other: of shorter ones
+a core is at several at a time."""
+
 MIN_LONE_TILE_ROWS = 3
 """Rows of a tile that is all there is, at which it is worth smaller ones."""
 
+_VECTOR = LoopKind.VECTORISED
 _ROW = "%row"  # stands for a row in what is computed of a condition
 
 FEW = 8
@@ -150,9 +156,25 @@ class SumTile:
 
     def rolled_sums(self) -> Body:
         """What is added, with plain loops along the sums."""
-        loops = {item.variable for item in walk(self.sums) if isinstance(item, For)}
+        return rolled(self.sums, frozenset(loop.variable for loop in self._summed()))
+
+    def _summed(self) -> list[For]:
+        """The loops along the sums."""
+        loops = [item for item in walk(self.sums) if isinstance(item, For)]
         places = (axes_of(item) for leaf in leaves_of(self.sums) for item in leaf.indices)
-        return rolled(self.sums, frozenset(loops.difference(*places)))
+        names = {loop.variable for loop in loops}.difference(*places)
+        return [loop for loop in loops if loop.variable in names]
+
+    def unlike(self, sizes: Sequence[int], rows: int) -> list[int]:
+        """Those of these numbers of rows, of a tile of `rows`, that take less time than the next:
+        not where that has no more sums than wait for each other in any case."""
+        lanes = [x.stop for x in walk(self.sums) if isinstance(x, For) and x.kind is _VECTOR]
+        terms = math.prod(loop.stop - loop.start for loop in self._summed())
+        terms *= max((item.count for item in walk(self.sums) if isinstance(item, Dot)), default=1)
+        vectors = math.prod(self.tile.memory.shape) / rows / max(lanes, default=1)
+        if terms < LONG_SUM:
+            return list(sizes)
+        return [n for n, more in pairwise([*sizes, math.inf]) if more * vectors > BLOCK]
 
     def copied(self, kept: Memory, before: tuple[Expr, ...] = ()) -> Body:
         """The sums, stored to where they can be found by their number; `before` leads there."""
@@ -202,11 +224,14 @@ def leaves_of(body: Body) -> Iterator[Store | Update | Dot]:
     return (item for item in walk(body) if isinstance(item, Store | Update | Dot))
 
 
-def tiles_of_rows(tile: Allocate, condition: Condition, rows: Rows, known: Facts) -> Body:
+def tiles_of_rows(
+    tile: Allocate, condition: Condition, rows: Rows, known: Facts, is_dynamic: bool = True
+) -> Body:
     """The tile for as many rows as matter: the smallest of some sizes that has them.
 
-    Those that have too few where what is known holds are left out. What becomes of the sums of
-    smaller tiles is written once, for as many rows as there are.
+    Those that have too few where what is known holds are left out, and of a dynamic output those
+    that are as slow as larger ones. What becomes of the sums of smaller tiles is written once, for
+    as many rows as there are.
     """
     count, parts = rows.count, sum_tile(tile)
     is_guarded = parts is not None and bool(_row_guards(parts.sums, rows))
@@ -216,6 +241,9 @@ def tiles_of_rows(tile: Allocate, condition: Condition, rows: Rows, known: Facts
         sizes = [size for size in FEW_SIZES if size < count]
     elif is_guarded:
         sizes = sizes[::-2][::-1]  # each has several times the code
+    rests = [size for size in SIZES if size < BLOCK] if in_blocks else []
+    if parts is not None and is_dynamic:
+        sizes, rests = parts.unlike(sizes, count), parts.unlike(rests, count)
     whole: list[Stmt] = []
     smaller: list[tuple[int, list[Expr]]] = []
     for least, size in reversed(list(pairwise([0, *sizes, count]))):
@@ -231,7 +259,7 @@ def tiles_of_rows(tile: Allocate, condition: Condition, rows: Rows, known: Facts
     if parts is None or not smaller:
         cut = (If(all_of(*tests), cut_rows((tile,), rows.variables, n)) for n, tests in smaller)
         return (*whole, *cut)
-    return (*whole, _smaller_tiles(parts, condition, rows, smaller, in_blocks))
+    return (*whole, _smaller_tiles(parts, condition, rows, smaller, rests))
 
 
 def _guarded_tile(parts: SumTile, rows: Rows) -> Body:
@@ -295,16 +323,16 @@ def _smaller_tiles(
     condition: Condition,
     rows: Rows,
     sizes: Sequence[tuple[int, list[Expr]]],
-    in_blocks: bool,
+    rests: Sequence[int],
 ) -> If:
     """Tiles for these numbers of rows, each where its tests hold, the largest first; or blocks of
-    rows up to the one number that there is, and a tile for what these leave."""
+    rows up to the one number that there is, and a tile of one of `rests` for what these leave."""
     memory = parts.tile.memory
     kept = replace(memory, name=f"{memory.name}.tail")
     most, (*_, fewer) = sizes[0]
     there = condition.along(_ROW, rows.factor).rounds(_ROW)
-    if in_blocks:
-        made = _blocks(parts, kept, condition, rows, there, most)
+    if rests:
+        made = _blocks(parts, kept, condition, rows, there, most, rests)
     else:
         made = tuple(
             If(all_of(*tests), (_tile_of(parts, kept, rows, size, integer(0)),))
@@ -320,7 +348,13 @@ def _row_guards(body: Body, rows: Rows) -> list[Expr]:
 
 
 def _blocks(
-    parts: SumTile, kept: Memory, condition: Condition, rows: Rows, there: Expr, most: int
+    parts: SumTile,
+    kept: Memory,
+    condition: Condition,
+    rows: Rows,
+    there: Expr,
+    most: int,
+    sizes: Sequence[int],
 ) -> Body:
     """Tiles of `BLOCK` rows one after the other, and one of the rows that are left.
 
@@ -334,7 +368,6 @@ def _blocks(
     loop = For(name, 0, many, LoopKind.SERIAL, (block,), limit=count)
     left = condition.along(name, BLOCK * rows.factor)
     rest: list[Stmt] = []
-    sizes = [size for size in SIZES if size < BLOCK]
     for least, size in reversed(list(pairwise([0, *sizes]))):
         more, none = (left.moved(rows.factor * number) for number in (least, size))
         tests = [more.to_expr()]

@@ -175,3 +175,28 @@ def test_a_wide_window_sums_what_is_in_a_dynamic_row(dilation: int, width: int) 
     expected: Any = evaluate_kernel(kernel, inputs)
     result: Any = run_loops(kernel, schedule, inputs)
     np.testing.assert_allclose(result[..., :width, :], expected[..., :width, :], 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("columns", "terms", "left"),
+    [(1, 64, [6, 11]), (2, 64, [4, 6, 11]), (3, 64, [2, 4, 6, 11]), (2, 9, [1, 2, 4, 6, 11])],
+)
+def test_sizes_are_left_out_whose_sums_wait_as_long_as_those_of_the_next(
+    columns: int, terms: int, left: list[int]
+) -> None:
+    def loops(*body: Stmt, **stops: int) -> Stmt:
+        for name, stop in stops.items():
+            kind = LoopKind.VECTORISED if name == "lane" else LoopKind.UNROLLED
+            body = (For(name, 0, stop, kind, body),)
+        return body[0]
+
+    memory = Memory("t", DType.F32, (14, columns, 8))
+    at, tile = (index("i"), index("j"), index("lane")), {"lane": 8, "j": columns, "i": 14}
+    added = Update("t", at, "sum", Load(DType.F32, "x", (index("k"), *at)))
+    body = (
+        loops(Store("t", at, const(0.0, DType.F32)), **tile),
+        For("k", 0, terms, LoopKind.SERIAL, (loops(added, **tile),)),
+        loops(Store("y", at, Load(DType.F32, "t", at)), **tile),
+    )
+    found = sum_tile(Allocate(memory, Scope.REGISTER, body))
+    assert found is not None and found.unlike((1, 2, 4, 6, 11), 14) == left
