@@ -113,11 +113,9 @@ class _Batches:
         return replace(self.row_end, constant=self.row_end.constant + most)
 
     @property
-    def is_of_lone_pixels(self) -> bool:
-        """Whether a tile has one pixel of each image, or of each row of one: as few as no image has
-        in a row. Rows are pixels where the sum goes over blocks of channels outside of them."""
-        if self.rows.count // self.count > 1:
-            return False
+    def has_pixels(self) -> bool:
+        """Whether rows are pixels of images: their sum goes over blocks of channels outside of
+        them. A tile has one to three of each image then, which is no faster than image by image."""
         loops = {item.variable for item in walk(self.strip.sums) if isinstance(item, For)}
         rows = self.rows.variables | {self.variable}
         for load in _read(self.strip.sums, self.strip.tile.memory.name):
@@ -176,7 +174,7 @@ def _find(loop: For, needed: NeededStatements) -> _Batches | None:
         if not _have_roles(strip, loop.variable, rows.variables, variable):
             continue
         found = _Batches(loop, tuple(columns), ends[0], variable, strip, rows, item.at(variable, 0))
-        if found.count < 2 or found.is_of_lone_pixels:
+        if found.count < 2 or found.has_pixels:
             continue
         if _is_all(found, item.at(variable, 1), needed):
             return found

@@ -47,14 +47,16 @@ def product(
     of_row: bool = False,
     moved: bool = False,
     open_columns: bool = False,
+    blocked: bool = False,
 ) -> FusedKernel:
     """y[b, i, j] = the sum of x[b, i, k] * w[k, j], of which rows and batches end at sizes.
 
-    Weights may differ by batch or by row, rows of x may begin one later with each batch, and
-    columns may end at a size too.
+    Weights may differ by batch or by row, rows of x may begin one later with each batch, terms may
+    lie outside of rows as blocks of channels do, and columns may end at a size too.
     """
     builder = KernelBuilder()
     data = (rows + batches, terms) if moved else (batches, rows, terms)
+    data = (batches, terms, rows) if blocked else data
     x = builder.input(TensorType(DType.F32, data))
     builder.input(TensorType(DType.I64, (3,)))
     own = ((batches,) if of_batch else ()) + ((rows,) if of_row else ())
@@ -62,7 +64,8 @@ def product(
 
     def term(b: Expr, i: Expr, j: Expr, k: Expr) -> Expr:
         places = ((b,) if of_batch else ()) + ((i,) if of_row else ())
-        return mul(x[(add(b, i), k) if moved else (b, i, k)], w[(*places, k, j)])
+        place = (b, k, i) if blocked else (add(b, i), k) if moved else (b, i, k)
+        return mul(x[place], w[(*places, k, j)])
 
     axes = [("b", batches), ("i", rows), ("j", columns)]
     builder.stage("sum", axes, term, reduce=[("k", terms)], combiner="sum")
@@ -128,6 +131,11 @@ def test_the_tile_has_the_rows_of_several_batches_and_one_end() -> None:
     assert "for b.o in 0..1:" in text
     assert text.count("= acc.few[") == 1
     assert f"for i.i in 0..min({FEW}, {SIZES}[1]):" in text
+
+
+def test_pixels_whose_channels_lie_outside_of_them_are_not_joined() -> None:
+    assert JOINED in format_loops(lower(product(4), schedule()))
+    assert JOINED not in format_loops(lower(product(4, blocked=True), schedule()))
 
 
 def test_tiles_of_fewer_batches_than_there_are_when_they_run_are_left_out() -> None:

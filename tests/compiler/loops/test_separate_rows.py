@@ -93,7 +93,9 @@ def test_a_guard_that_no_round_changes_is_tested_before_an_unrolled_loop() -> No
     vector = For("c", 0, LANES, LoopKind.VECTORISED, (Store("y", place, const(0.0, DType.F32)),))
     twice = For("twice", 0, 2, LoopKind.UNROLLED, (vector,))
     columns = For("w.o", 0, WIDTH // TILE, LoopKind.SERIAL, (twice,))
-    (guard,) = guards(separate_rows(nest((For("h", 0, ROWS, LoopKind.SERIAL, (columns,)),), 2)).body)
+    (guard,) = guards(
+        separate_rows(nest((For("h", 0, ROWS, LoopKind.SERIAL, (columns,)),), 2)).body
+    )
     assert guard.body == (twice,)
 
 
