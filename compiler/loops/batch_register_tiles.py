@@ -112,19 +112,6 @@ class _Batches:
         most = self.rows.factor * (self.rows.count // self.count)
         return replace(self.row_end, constant=self.row_end.constant + most)
 
-    @property
-    def has_pixels(self) -> bool:
-        """Whether rows are pixels of images: their sum goes over blocks of channels outside of
-        them. A tile has one to three of each image then, which is no faster than image by image."""
-        loops = {item.variable for item in walk(self.strip.sums) if isinstance(item, For)}
-        rows = self.rows.variables | {self.variable}
-        for load in _read(self.strip.sums, self.strip.tile.memory.name):
-            axes = [axes_of(item) for item in load.indices]
-            first = next((at for at, item in enumerate(axes) if not rows.isdisjoint(item)), 0)
-            if not (loops - rows).isdisjoint(set().union(*axes[:first])):
-                return True
-        return False
-
     def condition(self) -> Expr:
         """There are few rows, and more than half of a tile's batches."""
         several = self.batch_end.at(self.loop.variable, self.count // 2)
@@ -174,8 +161,8 @@ def _find(loop: For, needed: NeededStatements) -> _Batches | None:
         if not _have_roles(strip, loop.variable, rows.variables, variable):
             continue
         found = _Batches(loop, tuple(columns), ends[0], variable, strip, rows, item.at(variable, 0))
-        if found.count < 2 or found.has_pixels:
-            continue
+        if found.count < 2 or strip.has_pixels(rows.variables | {variable}):
+            continue  # of each image one to three pixels: no faster than image by image
         if _is_all(found, item.at(variable, 1), needed):
             return found
     return None

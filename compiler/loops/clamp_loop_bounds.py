@@ -607,7 +607,7 @@ class _Limiter:
             if rows is None or not worth_cutting(item, rows) or not holds(item, known):
                 continue
             if not is_rare(known, item, self.greatest):
-                return tiles_of_rows(made, item, rows, known, bool(self.greatest))
+                return tiles_of_rows(made, item, rows, known)
         return (made,)
 
 

@@ -37,7 +37,7 @@ from tunefarm.compiler.expr.nodes import (
     unary,
 )
 from tunefarm.compiler.expr.parts import conjuncts
-from tunefarm.compiler.expr.walk import axes_of, transform
+from tunefarm.compiler.expr.walk import axes_of, loads, transform
 from tunefarm.compiler.loops.ir import (
     Allocate,
     Body,
@@ -51,6 +51,7 @@ from tunefarm.compiler.loops.ir import (
     Stmt,
     Store,
     Update,
+    values_of,
     walk,
 )
 from tunefarm.compiler.loops.needed_statements import Facts, NeededStatements, holds
@@ -165,6 +166,18 @@ class SumTile:
         names = {loop.variable for loop in loops}.difference(*places)
         return [loop for loop in loops if loop.variable in names]
 
+    def has_pixels(self, rows: frozenset[str]) -> bool:
+        """Whether rows, by their variables, are pixels of images: the sum goes over blocks of
+        channels outside of them."""
+        loops = {item.variable for item in walk(self.sums) if isinstance(item, For)}
+        for leaf in leaves_of(self.sums):
+            for load in (item for value in values_of(leaf) for item in loads(value)):
+                axes = [axes_of(item) for item in load.indices]
+                first = next((at for at, item in enumerate(axes) if not rows.isdisjoint(item)), 0)
+                if not (loops - rows).isdisjoint(set().union(*axes[:first])):
+                    return True
+        return False
+
     def unlike(self, sizes: Sequence[int], rows: int) -> list[int]:
         """Those of these numbers of rows, of a tile of `rows`, that take less time than the next:
         not where that has no more sums than wait for each other in any case."""
@@ -224,14 +237,12 @@ def leaves_of(body: Body) -> Iterator[Store | Update | Dot]:
     return (item for item in walk(body) if isinstance(item, Store | Update | Dot))
 
 
-def tiles_of_rows(
-    tile: Allocate, condition: Condition, rows: Rows, known: Facts, is_dynamic: bool = True
-) -> Body:
+def tiles_of_rows(tile: Allocate, condition: Condition, rows: Rows, known: Facts) -> Body:
     """The tile for as many rows as matter: the smallest of some sizes that has them.
 
-    Those that have too few where what is known holds are left out, and of a dynamic output those
-    that are as slow as larger ones. What becomes of the sums of smaller tiles is written once, for
-    as many rows as there are.
+    Those that have too few where what is known holds are left out, and of pixels those that are as
+    slow as larger ones. What becomes of the sums of smaller tiles is written once, for as many rows
+    as there are.
     """
     count, parts = rows.count, sum_tile(tile)
     is_guarded = parts is not None and bool(_row_guards(parts.sums, rows))
@@ -242,7 +253,7 @@ def tiles_of_rows(
     elif is_guarded:
         sizes = sizes[::-2][::-1]  # each has several times the code
     rests = [size for size in SIZES if size < BLOCK] if in_blocks else []
-    if parts is not None and is_dynamic:
+    if parts is not None and parts.has_pixels(rows.variables):
         sizes, rests = parts.unlike(sizes, count), parts.unlike(rests, count)
     whole: list[Stmt] = []
     smaller: list[tuple[int, list[Expr]]] = []
