@@ -4,6 +4,9 @@ Rows walk down level by level, as many as the deepest tree has; or all nodes are
 and what they leave says the leaf. The latter takes no look-ups and suits trees of few leaves,
 however deep some of them lie: as LightGBM grows them, by leaves.
 
+Nodes that ask for one of several whole numbers, a set of categories, ask a column of its own for
+each set instead: a table has, for each category, whether it is in every set.
+
 Where every tree votes for one target, as boosting for several classes grows them, trees are
 ordered by target: a leaf has one weight then, and each target the sum of its own trees.
 """
@@ -12,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
@@ -42,6 +45,9 @@ Zen 5, with AVX2 0.08 against 2.0, with AVX-512 0.05 (trees of 64 leaves)."""
 _NODES_PER_STEP_BY_ROWS = 6
 """The same where trees are vectors, and look the features up: 0.8 against 5.3 ns."""
 
+_MOST_CATEGORIES = 1 << 12
+"""Sets of larger numbers are compared one by one: tables have a row for each number."""
+
 _NARROW_ROWS = 8
 """Rows for which masks of 64 bits are no more vectors; many rows take longer with half of the
 nodes (1.5 times on Zen 5)."""
@@ -53,10 +59,12 @@ class Forest:
     """Nodes by number: a row goes to `first` if its feature is at most the threshold.
 
     Where it is NaN it goes there if `nan_first`. Leaves have themselves as children.
+    `with_sets` gives the data the columns that nodes ask for sets of categories.
     """
 
     def __init__(self, count: int) -> None:
         """So many leaves, of which nodes are made by `compare` and `among`."""
+        self._asking: dict[CategorySet, list[int]] = {}  # the nodes of each set
         self.features: Numbers = np.zeros(0, np.int64)
         self.thresholds = np.zeros(0)
         self.first: Numbers = np.zeros(0, np.int64)
@@ -111,11 +119,21 @@ class Forest:
     ) -> None:
         """Make leaves nodes that say whether a feature is one of some values.
 
-        At most one of them, and above all before it: two nodes for each, the last one's but one.
+        Categories ask the column of their set. Of others it is at most one of them, and above all
+        before it: two nodes for each, the last one's but one.
         """
         members = [sorted(set(values)) for values in sets]
+        for at, values in enumerate(members):
+            if values and all(map(_is_category, values)):
+                wanted = CategorySet(int(features[at]), tuple(map(int, values)), bool(missing[at]))
+                self._asking.setdefault(wanted, []).append(int(nodes[at]))
+                true, false = int(children[0][at]), int(children[1][at])
+                self._set(int(nodes[at]), 0, 0.5, false, true, False)
+                members[at] = []
+        others = [at for at, values in enumerate(members) if values or not sets[at]]
         spare = self._add_leaves(sum(2 * len(values) - 1 for values in members if values))
-        for at, rest in enumerate(members):
+        for at in others:
+            rest = members[at]
             node, feature = int(nodes[at]), int(features[at])
             true, false = int(children[0][at]), int(children[1][at])
             if not rest:
@@ -142,6 +160,31 @@ class Forest:
         self.features[node], self.thresholds[node] = feature, threshold
         self.first[node], self.second[node] = first, second
         self.nan_first[node] = nan_first
+
+    def with_sets(self, data: Value, graph: GraphBuilder) -> Value:
+        """The data [rows, features] with a column for each set: 1 where the feature is in it.
+
+        Raises `ShapeError` for features that there are not.
+        """
+        read = [*self.features.tolist(), *(wanted.feature for wanted in self._asking)]
+        if min(read) < 0 or max(read) >= data.shape[1]:
+            raise ShapeError(f"a tree reads feature {max(read)} of {data.type}")
+        every = sorted(self._asking, key=lambda wanted: wanted.feature)
+        for number, wanted in enumerate(every):
+            self.features[self._asking[wanted]] = data.shape[1] + number
+        columns = [data]
+        for feature, group in groupby(every, lambda wanted: wanted.feature):
+            sets = list(group)
+            count = 1 + max(wanted.values[-1] for wanted in sets)
+            graph.check_array((count + 2, len(sets)), data.dtype.bytes)
+            table = np.zeros((count + 2, len(sets)))  # behind them any other number, and NaN
+            for number, wanted in enumerate(sets):
+                table[list(wanted.values), number] = 1
+                table[count + 1, number] = wanted.has_nan
+            column = graph.emit("gather", data, graph.scalar(feature, DType.I64), axis=1)
+            at = _category(column, count, graph)
+            columns.append(graph.emit("gather", graph.constant(table, data.dtype), at, axis=0))
+        return graph.concat(columns, 1) if every else data
 
     @property
     def leaves(self) -> npt.NDArray[np.bool_]:
@@ -211,9 +254,6 @@ class Forest:
         rows of which few are there. Where only a run knows how many there are, both are given, for
         fewer than `FEW_ROWS` and for more.
         """
-        features = self.features
-        if features.min() < 0 or features.max() >= data.shape[1]:
-            raise ShapeError(f"a tree reads feature {features.max()} of {data.type}")
         low, high = bounds_of(size_of(data.dims[0]))
         many_trees = len(roots) >= _MANY_TREES
         by_rows = many_trees and (low < FEW_ROWS or low < high)
@@ -380,6 +420,30 @@ class Forest:
             list(column) for column in zip(*nodes.values(), strict=True)
         )
         return _Piece(own, first_masks, second_masks, leaves)
+
+
+@dataclass(frozen=True, slots=True)
+class CategorySet:
+    """Some values of a feature, in order, and whether NaN counts as one of them."""
+
+    feature: int
+    values: tuple[int, ...]
+    has_nan: bool
+
+
+def _is_category(value: float) -> bool:
+    return 0 <= value < _MOST_CATEGORIES and value == int(value)
+
+
+def _category(column: Value, count: int, graph: GraphBuilder) -> Value:
+    """The whole numbers below `count` in a column, `count` for any other and one more for NaN."""
+    top = graph.scalar(count, column.dtype)
+    near = graph.emit("min", graph.emit("max", column, graph.scalar(0, column.dtype)), top)
+    number = graph.cast(near, DType.I32)
+    is_one = graph.emit("equal", graph.cast(number, column.dtype), column)
+    number = graph.emit("where", is_one, number, graph.scalar(count, DType.I32))
+    is_nan = graph.emit("isnan", column)
+    return graph.emit("where", is_nan, graph.scalar(count + 1, DType.I32), number)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,9 +64,13 @@ def _listed(node: OnnxNode, kind: str, dtype: DType) -> Ensemble:
         raise node.invalid(f"the lists of nodes are not all of {count} entries")
     forest, numbers = Forest(count), _mode_numbers(node, modes)
     inner = np.flatnonzero(numbers >= 0)
-    ends = [names.find(node, trees[inner], child[inner]) for child in children]
-    asked, splits = (features[inner], values[inner]), (ends[0], ends[1])
-    _split(forest, numbers[inner], inner, *asked, splits, missing[inner], {}, dtype)
+    true, false = np.arange(count), np.arange(count)
+    for ends, child in ((true, children[0]), (false, children[1])):
+        ends[inner] = names.find(node, trees[inner], child[inner])
+    sets = _join_equal(numbers, features, values, true, false, missing)
+    inner = np.flatnonzero(numbers >= 0)
+    asked, splits = (features[inner], values[inner]), (true[inner], false[inner])
+    _split(forest, numbers[inner], inner, *asked, splits, missing[inner], sets, dtype)
     leaf_trees, leaves = (_whole(node, f"{kind}_{name}ids") for name in ("tree", "node"))
     leaf = names.find(node, leaf_trees, leaves)
     votes = Votes(leaf, _whole(node, f"{kind}_ids"), _numbers(node, f"{kind}_weights"))
@@ -111,6 +115,36 @@ class _Names:
         is_there = (self._trees[tree] == trees) & (self._own[place] == own)
         is_there &= self._keys[at] == keys
         return np.where(is_there, self._order[at], -1)
+
+
+def _join_equal(
+    modes: npt.NDArray[np.int_],
+    features: Numbers,
+    values: npt.NDArray[np.float64],
+    true: Numbers,
+    false: Numbers,
+    missing: npt.NDArray[np.bool_],
+) -> dict[int, tuple[float, ...]]:
+    """Make one node, the first, of those that ask for one value each and lead to one child.
+
+    So exporters write sets of categories: equal to 2, or else to 5, or else to 7. All lists are by
+    nodes, and are changed; nodes that are joined to others become leaves. The values of each set.
+    """
+    equal = np.flatnonzero(modes == MODES.index("EQ"))
+    ways = np.bincount(np.concatenate([true, false]), minlength=len(modes))
+    after = false[equal]
+    is_next = (modes[after] == MODES.index("EQ")) & (features[after] == features[equal])
+    is_next &= (true[after] == true[equal]) & (ways[after] == 1)
+    following = dict(zip(equal[is_next].tolist(), after[is_next].tolist(), strict=True))
+    sets: dict[int, tuple[float, ...]] = {}
+    for head in following.keys() - set(following.values()):
+        chain = [head]
+        while chain[-1] in following:
+            chain.append(following[chain[-1]])
+        sets[head] = tuple(values[chain].tolist())
+        false[head], missing[head] = false[chain[-1]], missing[chain].any()
+        modes[chain[1:]] = -1
+    return sets
 
 
 def _whole(node: OnnxNode, name: str) -> Numbers:
@@ -179,7 +213,7 @@ def _voted(
     groups = 1 if by_target is None else targets
     roots = trees.roots if by_target is None else by_target.reshape(-1)
     try:
-        leaves = forest.walk(data, roots, graph, groups)
+        leaves = forest.walk(forest.with_sets(data, graph), roots, graph, groups)
     except ShapeError as error:
         raise node.invalid(error.message) from None
     combine = "sum" if aggregate in ("SUM", "AVERAGE") else aggregate.lower()

@@ -304,6 +304,80 @@ def _symmetric(trees: int, depth: int) -> dict[str, Any]:
     return found | {f"target_{name}": list(values) for name, values in votes_by}
 
 
+def _with_categories(forest: dict[str, Any], most: int, lead_apart: bool) -> dict[str, Any]:
+    """The forest with a chain of nodes that ask for one value each in place of every second node.
+
+    They lead to one child, or with `lead_apart` the second of them to the other one.
+    """
+    rng = np.random.default_rng(5)
+    nodes = {key: list(values) for key, values in forest.items() if key.startswith("nodes_")}
+    inner = [n for n, mode in enumerate(nodes["nodes_modes"]) if mode != "LEAF"]
+    for node in inner[::2]:
+        last, tree = node, nodes["nodes_treeids"][node]
+        true, false = nodes["nodes_truenodeids"][node], nodes["nodes_falsenodeids"][node]
+        values = rng.choice(most, int(rng.integers(1, 5)), replace=False).tolist()
+        nodes["nodes_modes"][node], nodes["nodes_values"][node] = "BRANCH_EQ", float(values[0])
+        for number, value in enumerate(values[1:]):
+            own = 1 + max(n for t, n in _pairs(nodes) if t == tree)
+            nodes["nodes_falsenodeids"][last], last = own, len(nodes["nodes_treeids"])
+            leads = false if lead_apart and number == 0 else true
+            row = {"treeids": tree, "nodeids": own, "values": float(value), "modes": "BRANCH_EQ"}
+            row |= {"truenodeids": leads, "falsenodeids": false}
+            row |= {"missing_value_tracks_true": int(rng.integers(2))}
+            row |= {"featureids": nodes["nodes_featureids"][node]}
+            for key, item in row.items():
+                nodes[f"nodes_{key}"].append(item)
+    return forest | nodes
+
+
+def _walked(forest: Mapping[str, Any], data: Array) -> Array:
+    """What the trees vote for each row; onnxruntime refuses most nodes of several ways."""
+    place = {pair: number for number, pair in enumerate(_pairs(forest))}
+    votes = dict(
+        zip(
+            zip(forest["target_treeids"], forest["target_nodeids"], strict=True),
+            forest["target_weights"],
+            strict=True,
+        )
+    )
+    totals = np.zeros((len(data), 1))
+    for row, values in enumerate(data):
+        for tree in set(forest["nodes_treeids"]):
+            own = 0
+            while (mode := forest["nodes_modes"][at := place[tree, own]]) != "LEAF":
+                value, wanted = values[forest["nodes_featureids"][at]], forest["nodes_values"][at]
+                is_true = value <= wanted if mode == "BRANCH_LEQ" else value == wanted
+                if np.isnan(value):
+                    is_true = bool(forest["nodes_missing_value_tracks_true"][at])
+                own = forest["nodes_truenodeids" if is_true else "nodes_falsenodeids"][at]
+            totals[row] += votes[tree, own]
+    return totals.astype(np.float32)
+
+
+def _pairs(nodes: Mapping[str, Any]) -> list[tuple[int, int]]:
+    return list(zip(nodes["nodes_treeids"], nodes["nodes_nodeids"], strict=True))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("lead_apart", [False, True])
+@pytest.mark.parametrize(("most", "operator"), [(9, "tree_leaves"), (9000, "tree_step")])
+def test_sets_of_categories_are_looked_up(
+    dtype: str, lead_apart: bool, most: int, operator: str
+) -> None:
+    """Whether a feature is one of them is a column of its own, and trees are as without sets."""
+    chained = _with_categories(_forest(9, 4, ("BRANCH_LEQ",), "target", 1, -1), most, lead_apart)
+    data = np.random.default_rng(2).integers(-1, 11, (ROWS, WIDTH)).astype(dtype)
+    strange = [np.nan, np.inf, -np.inf, -0.0, 0.5, 4e9, -3e9, most - 0.5]
+    for row, value in enumerate(strange):
+        data[row, :] = value
+    model = _model("TreeEnsembleRegressor", {"x": data}, 1, 3, n_targets=1, **chained)
+    graph = import_model_proto(model)
+    if not lead_apart:
+        assert operator in [node.operator for node in graph.nodes]
+    (found,) = _compiled(graph, {"x": data})
+    np.testing.assert_allclose(found, _walked(chained, data), rtol=1e-5, atol=1e-5)
+
+
 def test_tree_with_several_ways_to_a_node_is_walked() -> None:
     forest = _by_leaves(4, 9, 1, 0)
     ends = forest["nodes_falsenodeids"]
