@@ -23,6 +23,8 @@ class Backend(Protocol):
     """Execution options of a transaction that reads: it sees one state of the database."""
     writing: ClassVar[Mapping[str, Any]]
     """Execution options of a transaction that writes."""
+    when_unavailable: ClassVar[str]
+    """What to do where it cannot be used now."""
 
     @property
     def name(self) -> str:

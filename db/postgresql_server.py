@@ -56,6 +56,7 @@ class PostgresqlServer:
     reading: ClassVar[Mapping[str, Any]] = {"isolation_level": "REPEATABLE READ"}
     # So that what another process has just added is seen after ON CONFLICT DO NOTHING.
     writing: ClassVar[Mapping[str, Any]] = {"isolation_level": "READ COMMITTED"}
+    when_unavailable: ClassVar[str] = "see whether its server runs, and whether the URL is right"
     may_reconnect: ClassVar[bool] = True
     left_to_readers: ClassVar[Collection[str]] = schema.Base.metadata.tables.keys()
 

@@ -208,6 +208,7 @@ class SqliteFile:
     path: Path | None
     reading: ClassVar[Mapping[str, Any]] = {}
     writing: ClassVar[Mapping[str, Any]] = {WRITE: True}
+    when_unavailable: ClassVar[str] = "free some space, or wait for the program that uses it"
 
     @property
     def name(self) -> str:

@@ -422,7 +422,8 @@ class Store:
             if self.backend.has_collided(error):
                 raise _CollisionError(f"{self.name}: {reason}") from error
             if self.backend.may_pass(error):
-                raise DatabaseUnavailableError(f"{self.name}: {reason}") from error
+                advice = self.backend.when_unavailable
+                raise DatabaseUnavailableError(f"{self.name}: {reason}", hint=advice) from error
             raise DatabaseError(f"{self.name}: {reason}") from error
         except self.engine.dialect.loaded_dbapi.Error as error:
             raise DatabaseError(f"{self.name}: {error}") from error

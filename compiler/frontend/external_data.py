@@ -61,7 +61,8 @@ class ExternalData:
                 raise ImportModelError(f"{named} is {kind.what}", hint=kind.advice)
             return path
         places = " and ".join(map(str, self.folders))
-        raise ImportModelError(f"{named} is missing", hint=f"it was looked for in {places}")
+        advice = f"it was looked for in {places}: copy it there, or save the model again"
+        raise ImportModelError(f"{named} is missing", hint=advice)
 
     def read(self, location: str, offset: int, length: int, what: str) -> bytes | memoryview:
         """Bytes of a file, which is mapped where they are many.

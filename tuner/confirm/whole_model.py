@@ -211,7 +211,8 @@ class ConfirmModel:
             return Exchanged(why_not="there was no time")
         lost = sum(item.fastest != TUNED for item in found.values())
         if lost:
-            text = f"{with_count(lost, 'kernel')} of {len(found)} lose in the running model"
+            verb = "loses" if lost == 1 else "lose"
+            text = f"{with_count(lost, 'kernel')} of {len(found)} {verb} in the running model"
             self.notify(f"{text}: the faster schedules stay")
         return Exchanged(found)
 
