@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -67,6 +67,15 @@ _INSTEAD: Final = {
     "run_with_ortvaluevector": "run takes arrays, and whatever has __dlpack__",
 }
 """What sessions of onnxruntime have and these do not, and what replaces it."""
+_PRIVATE: Final = {
+    "_inputs_meta": "get_inputs",
+    "_model_meta": "get_modelmeta",
+    "_outputs_meta": "get_outputs",
+    "_provider_options": "get_provider_options",
+    "_providers": "get_providers",
+    "_sess_options": "get_session_options",
+}
+"""Attributes that programs read of onnxruntime's sessions, although they are private there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,8 +437,10 @@ class InferenceSession:
 
     if not TYPE_CHECKING:  # to a type checker a name that is not there stays an error
 
-        def __getattr__(self, name: str) -> NoReturn:
+        def __getattr__(self, name: str) -> Any:
             """Name what onnxruntime has and this has not, and what to use in its place."""
+            if name in _PRIVATE:
+                return getattr(self, _PRIVATE[name])()
             instead = _INSTEAD.get(name)
             more = f": {instead}" if instead else ""
             raise AttributeError(f"tunefarm's InferenceSession has no {name}{more}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import repeat
 from types import ModuleType
 from typing import Any, Final, TypeAlias
 
@@ -131,8 +131,8 @@ _CASES: Final[Mapping[tuple[str, bool], Callable[[str], str]]] = {
     ("NONE", False): str,
     ("LOWER", False): lambda text: text.lower() if text.isascii() else text.translate(_LOWER),
     ("UPPER", False): lambda text: text.upper() if text.isascii() else text.translate(_UPPER),
-    ("LOWER", True): lambda text: text.translate(_ASCII_LOWER),
-    ("UPPER", True): lambda text: text.translate(_ASCII_UPPER),
+    ("LOWER", True): lambda text: text.lower() if text.isascii() else text.translate(_ASCII_LOWER),
+    ("UPPER", True): lambda text: text.upper() if text.isascii() else text.translate(_ASCII_UPPER),
 }
 """What changes the case of a string, by action and whether letters of ASCII alone have one."""
 
@@ -167,9 +167,12 @@ def _tokenizer(attributes: Attributes) -> Run:
         most = max(map(len, rows), default=0)
         if not most:
             return (np.empty((*array.shape, 0), object),)
-        items = [
-            item for row in rows for item in (*first, *row, *last, *[padding] * (most - len(row)))
-        ]
+        items: list[str] = []
+        for row in rows:
+            items += first
+            items += row
+            items += last
+            items += [padding] * (most - len(row))
         return (_strings(items, (*array.shape, most + len(first) + len(last))),)
 
     return run
@@ -248,36 +251,88 @@ def _behind(data: bytes, begin: int) -> int:
 # --- TfIdfVectorizer ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+_DENSE_ENTRIES = 1 << 20
+"""Up to this size, 4 MiB, a table has all keys; beyond it those that exist are searched."""
+
+
+class _Level:
+    """What n-grams of one length begin with, or are.
+
+    A beginning has the number of its place in `keys`, which are of its own beginning and its last
+    item, `step` apart; what is none has the number behind these. `numbers` are those of n-grams, -1
+    for what is only a beginning, or none.
+    """
+
+    def __init__(self, keys: Sequence[int], numbers: Sequence[int], step: int) -> None:
+        self.numbers = np.array([*numbers, -1], np.int32)
+        self._count, self._keys = len(keys), np.array(keys or [-1], np.int64)
+        self._dense: npt.NDArray[np.int32] | None = None
+        size = (keys[-1] // step + 2) * step if keys else step  # its last entries are of no key
+        if size <= _DENSE_ENTRIES:
+            self._dense = np.full(size, self._count, np.int32)
+            self._dense[list(keys)] = range(self._count)
+
+    def find(self, keys: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        """The numbers of beginnings."""
+        if self._dense is not None:
+            return self._dense.take(keys, mode="clip")
+        at = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        return np.where(self._keys[at] == keys, at, self._count)
+
+
 class Grams:
     """The n-grams of a TfIdfVectorizer: items, in a tuple, with their numbers; the longest that
     count, and the place of each in the result."""
 
-    numbers: Mapping[tuple[Any, ...], int]
-    shortest: int
-    longest: int
-    places: npt.NDArray[np.int64]
+    def __init__(
+        self, numbers: Mapping[tuple[Any, ...], int], shortest: int, longest: int, places: Array
+    ) -> None:
+        self.shortest, self.longest, self.places = shortest, longest, places
+        items = dict.fromkeys(item for gram in numbers for item in gram)
+        self._items = {item: number for number, item in enumerate(items)}
+        self._levels = list[_Level]()
+        before: dict[tuple[Any, ...], int] = {(): 0}
+        for length in range(1, longest + 1):
+            begun = dict.fromkeys(gram[:length] for gram in numbers if len(gram) >= length)
+            keyed = {self._key(before[g[:-1]], self._items[g[-1]]): g for g in begun}
+            keys = sorted(keyed)
+            before = {keyed[key]: number for number, key in enumerate(keys)}
+            own = [numbers.get(keyed[key], -1) for key in keys]
+            self._levels.append(_Level(keys, own, self._step))
 
     @property
     def width(self) -> int:
         """How many elements a row of the result has."""
         return int(self.places.max()) + 1
 
-    def found(self, row: Sequence[Any], skips: int) -> list[int]:
-        """The numbers of those in a row, in the order in which onnxruntime meets them.
+    @property
+    def _step(self) -> int:
+        """How far the keys of two beginnings lie apart; the last one between is of no item."""
+        return len(self._items) + 1
+
+    def _key(self, before: Any, item: Any) -> Any:
+        return before * self._step + item
+
+    def found(self, rows: Array, skips: int) -> tuple[Array, Array]:
+        """The rows and numbers of those in rows of items, in the order in which onnxruntime meets
+        them.
 
         Up to `skips` items are left out between two of one; one item alone is counted once.
         """
-        find, found = self.numbers.get, list[int | None]()
-        for distance in range(1, skips + 2):
-            shortest = self.shortest if distance == 1 else max(2, self.shortest)
-            by_length = (
-                map(find, zip(*(row[i * distance :] for i in range(length)), strict=False))
-                for length in range(shortest, self.longest + 1)
-            )
-            for at_a_place in zip_longest(*by_length):
-                found += at_a_place
-        return [number for number in found if number is not None]
+        known = map(self._items.get, rows.ravel().tolist(), repeat(len(self._items)))
+        items = np.fromiter(known, np.int64, rows.size).reshape(rows.shape)
+        width = rows.shape[1]
+        table = np.full((len(rows), skips + 1, width, self.longest), -1, np.int32)
+        for skip in range(skips + 1):
+            before = np.zeros_like(items)
+            for length, level in enumerate(self._levels, 1):
+                item = items[:, (length - 1) * (skip + 1) :]
+                before = level.find(self._key(before[:, : item.shape[1]].astype(np.int64), item))
+                if length >= (self.shortest if skip == 0 else max(2, self.shortest)):
+                    table[:, skip, : item.shape[1], length - 1] = level.numbers[before]
+        flat = table.ravel()
+        at = np.flatnonzero(flat >= 0)
+        return at // max(1, flat.size // max(1, len(rows))), flat[at]
 
 
 def _grams(attributes: Attributes) -> Grams:
@@ -319,6 +374,10 @@ def _infer_vectorizer(attributes: Attributes, shapes: Sequence[Shape]) -> tuple[
     return ((DType.F32, (shape[0], width) if len(shape) == 2 else (width,)),)
 
 
+_SUMMED_AT_ONCE = 1 << 18
+"""So many elements are summed at once, as doubles: 2 MiB."""
+
+
 def _vectorizer(attributes: Attributes) -> Run:
     """How often n-grams of a pool occur in each row, or whether they do, by weights."""
     grams, mode = _grams(attributes), attributes["mode"]
@@ -328,17 +387,19 @@ def _vectorizer(attributes: Attributes) -> Run:
         weights = np.array(attributes["weights"], np.float32)
 
     def run(array: Array) -> tuple[Array, ...]:
-        rows = array.reshape((array.shape[0], -1) if array.ndim == 2 and array.size else (1, -1))
-        count = array.shape[0] if array.ndim == 2 else 1
-        result = np.zeros((count, width), np.float32)
-        for number, row in enumerate(rows.tolist()):
-            found = grams.found(row, skips)
-            places, factors = grams.places[found], weights[found]
-            if mode == "IDF":
-                result[number, places] = factors  # of several at a place the last one counts
-            else:
-                result[number] = np.bincount(places, factors, width)
-        return (result if array.ndim == 2 else result[0],)
+        rows = array if array.ndim == 2 else array.reshape(1, -1)
+        row, found = grams.found(rows, skips)
+        places, factors = row * width + grams.places[found], weights[found]
+        result = np.zeros(len(rows) * width, np.float32)
+        if mode == "IDF":
+            result[places] = factors  # of several at a place the last one counts
+        else:
+            step = max(1, _SUMMED_AT_ONCE // width) * width
+            for begin in range(0, len(result), step):
+                low, high = np.searchsorted(row, (begin // width, (begin + step) // width))
+                part = result[begin : begin + step]
+                part[:] = np.bincount(places[low:high] - begin, factors[low:high], len(part))
+        return (result.reshape(len(rows), width) if array.ndim == 2 else result,)
 
     return run
 

@@ -305,6 +305,8 @@ def test_what_sessions_have_and_these_have_not_is_named(sized: Pair) -> None:
         if not hasattr(sized.ours, name):
             with pytest.raises(AttributeError, match=f"InferenceSession has no {name}"):
                 getattr(sized.ours, name)
+    own: Any = sized.ours
+    assert (own._providers, own._inputs_meta) == (own.get_providers(), own.get_inputs())
     with pytest.raises(AttributeError, match=r"no run_with_ortvaluevector: run takes arrays"):
         sized.ours.run_with_ortvaluevector()  # type: ignore[attr-defined]
     options = onnxruntime.RunOptions()

@@ -185,6 +185,26 @@ def test_vectorizer(
     )
 
 
+def test_vectorizer_of_many_words_and_rows() -> None:
+    """More pairs of words than a table has, and more results than are summed at once."""
+    rng = np.random.default_rng(0)
+    words = [f"w{number}" for number in range(1500)]
+    pairs = [f"w{number}" for pair in enumerate(rng.permutation(1500)) for number in pair]
+    rows = rng.choice([*words, "new"], (200, 30)).astype(object)
+    rows[:, :20] = np.array(pairs, object).reshape(-1, 20)[rng.integers(0, 150, 200)]
+    check(
+        "TfIdfVectorizer",
+        rows,
+        mode="TF",
+        min_gram_length=1,
+        max_gram_length=2,
+        max_skip_count=1,
+        ngram_counts=[0, 1500],
+        ngram_indexes=list(range(3000)),
+        pool_strings=[*words, *pairs],
+    )
+
+
 @pytest.mark.parametrize("shape", [(0,), (2, 0)])
 def test_vectorizer_of_rows_without_tokens(shape: tuple[int, ...]) -> None:
     pool: Any = {"ngram_counts": [0], "ngram_indexes": [1, 0], "pool_strings": ["a", "b"]}
