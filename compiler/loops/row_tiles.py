@@ -187,7 +187,8 @@ class SumTile:
         vectors = math.prod(self.tile.memory.shape) / rows / max(lanes, default=1)
         if terms < LONG_SUM:
             return list(sizes)
-        return [n for n, more in pairwise([*sizes, math.inf]) if more * vectors > BLOCK]
+        kept = [size for size, more in pairwise(sizes) if more * vectors > BLOCK]
+        return [*kept, *sizes[-1:]]
 
     def copied(self, kept: Memory, before: tuple[Expr, ...] = ()) -> Body:
         """The sums, stored to where they can be found by their number; `before` leads there."""
