@@ -330,7 +330,7 @@ def _with_categories(forest: dict[str, Any], most: int, lead_apart: bool) -> dic
     return forest | nodes
 
 
-def _walked(forest: Mapping[str, Any], data: Array) -> Array:
+def _walked(forest: Mapping[str, Any], data: Array) -> Any:
     """What the trees vote for each row; onnxruntime refuses most nodes of several ways."""
     place = {pair: number for number, pair in enumerate(_pairs(forest))}
     votes = dict(
