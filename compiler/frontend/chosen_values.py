@@ -18,8 +18,8 @@ from tunefarm.compiler.frontend.structured_values import (
     SequenceValue,
     StackedSequence,
 )
-from tunefarm.compiler.types.dims import Axis, extent_of
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.padded_shape import Axis, extent_of
 from tunefarm.compiler.types.sizes import Dimension, bounds_of
 from tunefarm.compiler.types.tensor_type import Attribute
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
-from tunefarm.compiler.types.dims import Axis, is_unpadded, whole
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.padded_shape import Axis, is_unpadded, whole
 from tunefarm.compiler.types.sizes import Dimension, Size, Symbol
 
 

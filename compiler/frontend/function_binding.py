@@ -18,9 +18,9 @@ from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.run_time_sizes import symbols_text
 from tunefarm.compiler.operators.function import ABSENT, type_text
-from tunefarm.compiler.types.dims import Dims, is_unpadded, true_shape
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.open_axes import bound_shape
+from tunefarm.compiler.types.padded_shape import PaddedShape, is_unpadded, true_shape
 from tunefarm.compiler.types.sizes import (
     Dimension,
     Size,
@@ -275,7 +275,7 @@ class _Called:
     """What a function takes or gives: `dims` are what is there of its axes."""
 
     dtype: DType
-    dims: Dims
+    dims: PaddedShape
 
     @property
     def shape(self) -> tuple[Dimension, ...]:
@@ -347,7 +347,7 @@ def _given(result: TensorType, rule: str) -> _Called:
         ) from None
     except ValueError as error:
         given: Sequence[object] = result.shape
-        dims: Dims = tuple(((size.size, 1),) for size in given if isinstance(size, RuleSize))
+        dims: PaddedShape = tuple(((size.size, 1),) for size in given if isinstance(size, RuleSize))
         description, _ = symbols_text([dims], str(error))
         raise ShapeError(
             f"{rule} gives a size that {error}{description}",

@@ -18,10 +18,10 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.operators.evaluate_node import evaluate_node
 from tunefarm.compiler.operators.registry import infer_type
-from tunefarm.compiler.types.dims import Dims, is_unpadded
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.large_arrays import kept
 from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.padded_shape import PaddedShape, is_unpadded
 from tunefarm.compiler.types.signature import SIZES, Check, Equality, ResultSource, Signature
 from tunefarm.compiler.types.sizes import Size
 from tunefarm.compiler.types.structure import StringTable, WordTable
@@ -55,7 +55,7 @@ class GraphBuilder(SizeValues):
         self._memory_bytes = 0
         self.padded = PaddedValues(self)
 
-    def input(self, name: str, type: TensorType, dims: Dims | None = None) -> Value:
+    def input(self, name: str, type: TensorType, dims: PaddedShape | None = None) -> Value:
         """Declare a graph input; `dims` are its axes where some are not known before run time.
 
         One without elements is passed, and read by nobody.
@@ -161,7 +161,7 @@ class GraphBuilder(SizeValues):
             raise ShapeError(f"{self.source}: {node.operator} of an operand without elements")
         return self.constant(evaluate_node(node, arrays))
 
-    def with_dims(self, value: Value, dims: Dims | None) -> Value:
+    def with_dims(self, value: Value, dims: PaddedShape | None) -> Value:
         """The value of which only so much of each axis is there."""
         if dims is None or all(map(is_unpadded, dims)):
             return value if value.padded is None else replace(value, type=value.type.stored)
@@ -338,7 +338,7 @@ class GraphBuilder(SizeValues):
             if isinstance(source, ResultSource)
         ]
 
-    def _computed_sizes(self, ports: Iterable[Dims]) -> dict[str, tuple[Size, Value]]:
+    def _computed_sizes(self, ports: Iterable[PaddedShape]) -> dict[str, tuple[Size, Value]]:
         """The outputs, up to which kernels run, of sizes that symbols which are outputs make.
 
         They are computed anew: those that fills read may come late.
@@ -350,7 +350,7 @@ class GraphBuilder(SizeValues):
             for number, size in enumerate(late)
         }
 
-    def _signature(self, outputs: Sequence[tuple[str, TensorType, Dims]]) -> Signature:
+    def _signature(self, outputs: Sequence[tuple[str, TensorType, PaddedShape]]) -> Signature:
         """How the graph is called; declares its input `SIZES`."""
         ports = [(value.name, _stored(value.type), value.dims) for value in self._inputs]
         checks = tuple(check for check, _ in self._checks)
@@ -362,7 +362,10 @@ class GraphBuilder(SizeValues):
         return signature
 
     def _renamed(
-        self, outputs: tuple[str, ...], renamed: Mapping[str, str], padded: Mapping[str, Dims]
+        self,
+        outputs: tuple[str, ...],
+        renamed: Mapping[str, str],
+        padded: Mapping[str, PaddedShape],
     ) -> Graph:
         nodes = tuple(
             Node(
@@ -400,7 +403,7 @@ def _moved_up(nodes: Sequence[Node], first: int) -> list[Node]:
     return moved
 
 
-def _stored(type: TensorType, padded: Dims | None = None) -> TensorType:
+def _stored(type: TensorType, padded: PaddedShape | None = None) -> TensorType:
     """The type of a value in the graph, as much of which is there: words are numbers there."""
     dtype = DType.I64 if type.dtype is DType.STRING else type.dtype
     return TensorType(dtype, type.shape, padded)

@@ -31,8 +31,8 @@ from tunefarm.compiler.frontend.structured_values import (
 )
 from tunefarm.compiler.frontend.subgraphs import Results, Subgraphs
 from tunefarm.compiler.operators.loop import INDEX, RESULT, STATE
-from tunefarm.compiler.types.dims import Dims, extent_of, whole_dims
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.padded_shape import PaddedShape, extent_of, unpadded_shape
 from tunefarm.compiler.types.sizes import Dimension, Size, Symbol, bounds_of, symbols_of
 from tunefarm.compiler.types.tensor_type import Attribute
 
@@ -92,7 +92,7 @@ class LoopBody:
     again: Value | None
     collected: list[Value]
     states: tuple[int, ...]
-    dims: tuple[Dims | None, ...]
+    dims: tuple[PaddedShape | None, ...]
     grown: tuple[int, ...]
     open: tuple[OpenAxis, ...]
 
@@ -284,7 +284,7 @@ class _Attempt:
             tuple(self._sizes),
         )
 
-    def _dims_of(self, position: int) -> Dims | None:
+    def _dims_of(self, position: int) -> PaddedShape | None:
         state = self.values[position]
         assert isinstance(state, Value)
         return state.padded
@@ -525,7 +525,9 @@ class _Results:
         for place, value in enumerate(body.collected):
             row = self._result(len(body.initial) + place)
             assert size is not None
-            axis = ((size, self._form.most),) if isinstance(size, Size) else whole_dims((size,))[0]
+            axis = (
+                ((size, self._form.most),) if isinstance(size, Size) else unpadded_shape((size,))[0]
+            )
             rows.append(graph.with_dims(row, (axis, *value.dims)))
         return rows
 

@@ -21,9 +21,9 @@ from tunefarm.compiler.frontend.element_types import dtype_of
 from tunefarm.compiler.frontend.symbol_names import expression_names, expression_size, usual_bounds
 from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.types import extents
-from tunefarm.compiler.types.dims import Dims, true_shape
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.extents import Extent, FixedInput, Given
+from tunefarm.compiler.types.padded_shape import PaddedShape, true_shape
 from tunefarm.compiler.types.sizes import Dimension, Symbol, bounds_of, static_shape
 from tunefarm.compiler.types.tensor_type import Array, TensorType
 
@@ -37,7 +37,7 @@ class InputType:
     """An input's type at the bounds of its symbols, and its axes if it has any."""
 
     type: TensorType
-    dims: Dims | None = None
+    dims: PaddedShape | None = None
 
     @property
     def sizes(self) -> tuple[Dimension, ...]:

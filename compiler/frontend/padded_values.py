@@ -19,18 +19,18 @@ from tunefarm.compiler.operators.registry import (
 from tunefarm.compiler.operators.registry import operator as definition
 from tunefarm.compiler.operators.types import LyingApartError, Needs, Types
 from tunefarm.compiler.operators.use import Attributes
-from tunefarm.compiler.types.dims import (
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.padded_shape import (
     ONE,
     Axis,
-    Dims,
+    PaddedShape,
     extent_of,
     is_unpadded,
     reshaped,
     size_of,
+    unpadded_shape,
     whole,
-    whole_dims,
 )
-from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.sizes import Dimension, static_shape
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
@@ -171,7 +171,7 @@ class PaddedValues:
         """What a value repeats along some of its axes; None where that is not known."""
         return self._expanded.get(value.name)
 
-    def holds_anything(self, value: Value, dims: Dims) -> None:
+    def holds_anything(self, value: Value, dims: PaddedShape) -> None:
         """Remember that what is behind these sizes is padding, unless it is said what that holds.
 
         Who gives the value other axes later may know more of it: that is nobody's padding.
@@ -193,7 +193,9 @@ class PaddedValues:
         for dims in self._anything.values():
             yield from (axis for axis in dims if axis)
 
-    def unread(self, run_time: RunTimeSizes, types: Mapping[str, TensorType]) -> dict[str, Dims]:
+    def unread(
+        self, run_time: RunTimeSizes, types: Mapping[str, TensorType]
+    ) -> dict[str, PaddedShape]:
         """The axes of values behind whose sizes nobody reads anything, as far as these are known
         before the run; asks for the sizes."""
         found = {}
@@ -209,12 +211,14 @@ class PaddedValues:
                 found[name] = axes
         return found
 
-    def zeros(self, run_time: RunTimeSizes, types: Mapping[str, TensorType]) -> dict[str, Dims]:
+    def zeros(
+        self, run_time: RunTimeSizes, types: Mapping[str, TensorType]
+    ) -> dict[str, PaddedShape]:
         """The axes of values in whose padding there is 0, as far as sizes are known by then."""
-        found: dict[str, Dims] = {}
+        found: dict[str, PaddedShape] = {}
         for (name, number), (axis, content) in self._known.items():
             if content == "zero" and name in types and run_time.is_known(axis):
-                dims = list(found.get(name) or whole_dims(types[name].shape))
+                dims = list(found.get(name) or unpadded_shape(types[name].shape))
                 dims[number] = axis
                 found[name] = tuple(dims)
         return found
@@ -249,7 +253,7 @@ class PaddedValues:
         self.fills(result, axis, content)
         return result
 
-    def begins(self, value: Value, dims: Dims) -> Value:
+    def begins(self, value: Value, dims: PaddedShape) -> Value:
         """A constant of which only so much is there: no constant any more, which is there whole."""
         if all(map(is_unpadded, dims)):
             return value

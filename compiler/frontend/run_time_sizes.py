@@ -8,7 +8,13 @@ from collections.abc import Iterable, Sequence, Set
 import numpy as np
 import numpy.typing as npt
 
-from tunefarm.compiler.types.dims import Axis, Dims, is_unpadded, symbols_of_dims, true_shape
+from tunefarm.compiler.types.padded_shape import (
+    Axis,
+    PaddedShape,
+    is_unpadded,
+    symbols_of_axes,
+    true_shape,
+)
 from tunefarm.compiler.types.signature import (
     AxisSource,
     Check,
@@ -34,7 +40,7 @@ class RunTimeSizes:
         self._numbers: dict[Dimension, int] = {}
         self._equalities: dict[tuple[Dimension, Dimension], Equality] = {}
         self._results: set[Symbol] = set()
-        self._padded: dict[str, Dims] = {}
+        self._padded: dict[str, PaddedShape] = {}
         self._late: set[Size] = set()  # that the graph is going to compute
 
     def declare(self, source: Source) -> None:
@@ -50,25 +56,25 @@ class RunTimeSizes:
         gone = frozenset(symbols)
         self.sources = [source for source in self.sources if source.symbol not in gone]
 
-    def declare_axes(self, name: str, dims: Dims) -> None:
+    def declare_axes(self, name: str, dims: PaddedShape) -> None:
         """Symbols that are the extents of an input's axes come from there."""
         for axis, size in enumerate(true_shape(dims)):
             symbol = size.symbol if isinstance(size, Size) else None
             if symbol is not None:
                 self.declare(AxisSource(symbol, name, axis))
 
-    def remember(self, name: str, dims: Dims) -> None:
+    def remember(self, name: str, dims: PaddedShape) -> None:
         """What is there of a value; an axis that is only looked at as whole stays padded."""
         before = self._padded.get(name, dims)
         self._padded[name] = tuple(
             old if is_unpadded(new) else new for old, new in zip(before, dims, strict=True)
         )
 
-    def padded(self, signature: Signature) -> dict[str, Dims]:
+    def padded(self, signature: Signature) -> dict[str, PaddedShape]:
         """What is there of values, by name, where that follows from the signature's symbols."""
         symbols = set(signature.symbols)
         known = self._padded.items()
-        return {name: dims for name, dims in known if symbols_of_dims(dims) <= symbols}
+        return {name: dims for name, dims in known if symbols_of_axes(dims) <= symbols}
 
     def is_result(self, symbol: Symbol) -> bool:
         """Whether the graph computes the symbol, so that it is not known before the run."""
@@ -133,8 +139,8 @@ class RunTimeSizes:
 
     def signature(
         self,
-        inputs: Sequence[tuple[str, TensorType, Dims]],
-        outputs: Sequence[tuple[str, TensorType, Dims]],
+        inputs: Sequence[tuple[str, TensorType, PaddedShape]],
+        outputs: Sequence[tuple[str, TensorType, PaddedShape]],
         checks: tuple[Check, ...] = (),
     ) -> Signature:
         """How the graph is called."""
@@ -177,16 +183,16 @@ class RunTimeSizes:
         return size.symbols <= declared - self._results
 
 
-def _port(name: str, type: TensorType, dims: Dims) -> SizedPort:
+def _port(name: str, type: TensorType, dims: PaddedShape) -> SizedPort:
     return SizedPort(name, type.dtype, true_shape(dims), dims)
 
 
-def symbols_text(dims: Sequence[Dims], reason: str) -> tuple[str, str]:
+def symbols_text(dims: Sequence[PaddedShape], reason: str) -> tuple[str, str]:
     """For errors the symbols that axes depend on, with their bounds, and how to fix them.
 
     Where the reason names some of them it is about these.
     """
-    symbols = sorted({symbol for item in dims for symbol in symbols_of_dims(item)})
+    symbols = sorted({symbol for item in dims for symbol in symbols_of_axes(item)})
     words = set(re.findall(r"\w+", reason))
     text = [symbol for symbol in symbols if symbol.name in words] or symbols
     if not text:

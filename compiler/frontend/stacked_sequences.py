@@ -9,8 +9,8 @@ from tunefarm.compiler.frontend.data_sizes import counted_size
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.structured_values import StackedSequence
-from tunefarm.compiler.types.dims import Axis
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.padded_shape import Axis
 from tunefarm.compiler.types.sizes import Dimension, Size, bounds_of
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tunefarm.compiler.types.dims import Dims
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.padded_shape import PaddedShape
 from tunefarm.compiler.types.sizes import Dimension
 from tunefarm.compiler.types.tensor_type import Array, TensorType
 
@@ -33,12 +33,12 @@ class Value:
     sizes: Sizes | None = None
 
     @property
-    def padded(self) -> Dims | None:
+    def padded(self) -> PaddedShape | None:
         """What is there of each axis, None where all is."""
         return self.type.padded
 
     @property
-    def dims(self) -> Dims:
+    def dims(self) -> PaddedShape:
         """What is there of each axis: its factors, each a true size and an extent."""
         return self.type.dims
 

@@ -14,8 +14,8 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from tunefarm.compiler.graph.ir import Graph
-from tunefarm.compiler.types.dims import Dims
 from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.padded_shape import PaddedShape
 from tunefarm.compiler.types.signature import SIZES, Signature
 from tunefarm.compiler.types.sizes import Dimension
 from tunefarm.compiler.types.tensor_type import TensorType
@@ -74,10 +74,12 @@ def _type_named(type: TensorType, first: Mapping[Dimension, Dimension]) -> Tenso
     return TensorType.of(type.dtype, _dims_named(type.padded, first))
 
 
-def _named(values: Mapping[str, Dims], first: Mapping[Dimension, Dimension]) -> dict[str, Dims]:
+def _named(
+    values: Mapping[str, PaddedShape], first: Mapping[Dimension, Dimension]
+) -> dict[str, PaddedShape]:
     return {name: _dims_named(dims, first) for name, dims in values.items()}
 
 
-def _dims_named(dims: Dims, first: Mapping[Dimension, Dimension]) -> Dims:
+def _dims_named(dims: PaddedShape, first: Mapping[Dimension, Dimension]) -> PaddedShape:
     """The axes with each size's first equal in its place."""
     return tuple(tuple((first.get(true, true), extent) for true, extent in axis) for axis in dims)

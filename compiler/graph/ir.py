@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tunefarm.compiler.types.dims import Dims
 from tunefarm.compiler.types.metadata import NO_METADATA, Metadata
 from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.padded_shape import PaddedShape
 from tunefarm.compiler.types.signature import Signature, fixed_signature
 from tunefarm.compiler.types.sizes import Dimension
 from tunefarm.compiler.types.structure import NO_STRUCTURE, Structure
@@ -41,8 +41,8 @@ class Graph:
     constants: Mapping[str, Array]
     dynamic: Signature | None = None
     structure: Structure = NO_STRUCTURE
-    unread: Mapping[str, Dims] = field(default_factory=dict)
-    zeros: Mapping[str, Dims] = field(default_factory=dict)
+    unread: Mapping[str, PaddedShape] = field(default_factory=dict)
+    zeros: Mapping[str, PaddedShape] = field(default_factory=dict)
     computed_sizes: Mapping[str, Dimension] = field(default_factory=dict)
     metadata: Metadata = NO_METADATA
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from tunefarm.compiler.graph.infer_types import node_type, same_types
 from tunefarm.compiler.graph.ir import Graph
-from tunefarm.compiler.types.dims import Dims, shared_padding
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.large_arrays import kept
 from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.padded_shape import PaddedShape, shared_padding
 from tunefarm.compiler.types.tensor_type import Array, Attribute, TensorType
 
 
@@ -32,8 +32,8 @@ class Rewriter:
         self.constants: dict[str, Array] = dict(graph.constants)
         self.nodes: list[Node] = []
         self.producers: dict[str, Node] = {}
-        self._unread: dict[str, Dims] = dict(graph.unread)
-        self._zeros: dict[str, Dims] = dict(graph.zeros)
+        self._unread: dict[str, PaddedShape] = dict(graph.unread)
+        self._zeros: dict[str, PaddedShape] = dict(graph.zeros)
         self._forwarded: dict[str, str] = {}
         self._taken = set(graph.types)
         self._old = {id(node) for node in graph.nodes}
@@ -87,7 +87,7 @@ class Rewriter:
         self.constants.pop(old, None)
         self._share_unread(old, new)
 
-    def note_unread(self, name: str, dims: Dims) -> None:
+    def note_unread(self, name: str, dims: PaddedShape) -> None:
         """Nobody reads what lies behind the true sizes of a new value."""
         self._unread[name] = dims
 

@@ -26,8 +26,8 @@ from tunefarm.compiler.operators.registry import (
     complete_attributes,
     operator,
 )
-from tunefarm.compiler.types.dims import whole
 from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.padded_shape import whole
 
 
 @dataclass(frozen=True, slots=True)

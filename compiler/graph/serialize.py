@@ -12,11 +12,11 @@ from typing import Any
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.kernels.serialize import number_from_json, number_to_json
-from tunefarm.compiler.types.dims import Dims
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.large_arrays import release
 from tunefarm.compiler.types.metadata import metadata_from_json, metadata_to_json
 from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.padded_shape import PaddedShape
 from tunefarm.compiler.types.signature_json import (
     padded_from_json,
     padded_to_json,
@@ -105,13 +105,13 @@ def graph_from_structure(value: Any, constants: Mapping[str, Array]) -> Graph:
         raise TunefarmError(f"damaged graph JSON: {type(error).__name__}: {error}") from error
 
 
-def _axes_from_json(value: Mapping[str, Any], name: str) -> dict[str, Dims]:
+def _axes_from_json(value: Mapping[str, Any], name: str) -> dict[str, PaddedShape]:
     return padded_from_json(value[name], value["signature"]) if name in value else {}
 
 
 def _computed_sizes_to_json(sizes: Mapping[str, Dimension]) -> dict[str, Any]:
     """The sizes that a graph computes, each as an axis that it is the size of."""
-    axes: dict[str, Dims] = {name: (((size, 1),),) for name, size in sizes.items()}
+    axes: dict[str, PaddedShape] = {name: (((size, 1),),) for name, size in sizes.items()}
     return {"computed_sizes": padded_to_json(axes)} if axes else {}
 
 

@@ -8,9 +8,9 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.loop_regions import region_problem
 from tunefarm.compiler.graph.printer import format_graph, format_node
 from tunefarm.compiler.operators.registry import MEMORY, operator
-from tunefarm.compiler.types.dims import extent_of
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.padded_shape import extent_of
 from tunefarm.compiler.types.tensor_type import TensorType
 from tunefarm.compiler.types.verify_signature import signature_problem
 

@@ -19,8 +19,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tunefarm.compiler.graph.ir import Graph
-from tunefarm.compiler.types.dims import Axis
 from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.padded_shape import Axis
 from tunefarm.compiler.types.signature import SizedPort
 from tunefarm.compiler.types.sizes import Size
 from tunefarm.compiler.types.tensor_type import TensorType

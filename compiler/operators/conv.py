@@ -43,8 +43,8 @@ from tunefarm.compiler.operators.windows import (
     slid_axis,
     spatial_names,
 )
-from tunefarm.compiler.types.dims import whole
 from tunefarm.compiler.types.dtypes import NUMBERS, DType
+from tunefarm.compiler.types.padded_shape import whole
 from tunefarm.compiler.types.tensor_type import TensorType
 
 LAYOUTS = ("NCHW", BLOCKED, PLAIN_TO_BLOCKED)

@@ -40,7 +40,7 @@ from tunefarm.compiler.operators.windows import (
     require_whole_taps,
     spatial_names,
 )
-from tunefarm.compiler.types.dims import Axis, extent_of, is_unpadded, whole
+from tunefarm.compiler.types.padded_shape import Axis, extent_of, is_unpadded, whole
 from tunefarm.compiler.types.tensor_type import TensorType
 
 LAYOUTS = ("NCHW", BLOCKED)

@@ -46,8 +46,8 @@ from tunefarm.compiler.operators.rules import (
 )
 from tunefarm.compiler.operators.types import Types
 from tunefarm.compiler.operators.use import Attributes, Use, axes_of
-from tunefarm.compiler.types.dims import ONE, whole
 from tunefarm.compiler.types.dtypes import NUMBERS, DType
+from tunefarm.compiler.types.padded_shape import ONE, whole
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 

@@ -21,12 +21,12 @@ from tunefarm.compiler.operators.registry import (
 from tunefarm.compiler.operators.rules import check, check_dtype, divide_by_count
 from tunefarm.compiler.operators.types import Types
 from tunefarm.compiler.operators.use import Attributes, Use, axes_of
-from tunefarm.compiler.types.dims import ONE, Dims
 from tunefarm.compiler.types.dtypes import ALL, NUMBERS, DType
+from tunefarm.compiler.types.padded_shape import ONE, PaddedShape
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 
-def _reduced(dims: Dims, axes: Sequence[int], keep: bool) -> Dims:
+def _reduced(dims: PaddedShape, axes: Sequence[int], keep: bool) -> PaddedShape:
     kept = [ONE if axis in axes else given for axis, given in enumerate(dims)]
     return tuple(given for axis, given in enumerate(kept) if keep or axis not in axes)
 

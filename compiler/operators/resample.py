@@ -20,8 +20,8 @@ from tunefarm.compiler.operators.registry import (
 from tunefarm.compiler.operators.rules import INDICES, check, check_dtype, check_same_dtype
 from tunefarm.compiler.operators.types import Types
 from tunefarm.compiler.operators.use import Attributes, Use
-from tunefarm.compiler.types.dims import whole
 from tunefarm.compiler.types.dtypes import FLOATS, DType
+from tunefarm.compiler.types.padded_shape import whole
 from tunefarm.compiler.types.tensor_type import TensorType
 
 

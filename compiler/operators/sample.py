@@ -42,8 +42,8 @@ from tunefarm.compiler.operators.registry import (
 from tunefarm.compiler.operators.rules import INDICES, check, check_dtype
 from tunefarm.compiler.operators.types import Types
 from tunefarm.compiler.operators.use import Attributes, Use
-from tunefarm.compiler.types.dims import Axis, Dims, whole
 from tunefarm.compiler.types.dtypes import FLOATS, WIDE_FLOATS, DType
+from tunefarm.compiler.types.padded_shape import Axis, PaddedShape, whole
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
@@ -73,7 +73,7 @@ def _places(types: Types, attributes: Attributes) -> TensorType:
     return places
 
 
-def _tapped(places: TensorType, attributes: Attributes) -> Dims:
+def _tapped(places: TensorType, attributes: Attributes) -> PaddedShape:
     taps = TAPS[attributes.choice("mode", tuple(TAPS))] ** places.shape[2]
     return places.dims[0], whole(taps), places.dims[1]
 

@@ -30,7 +30,8 @@ from tunefarm.compiler.operators.rules import (
 )
 from tunefarm.compiler.operators.types import Types
 from tunefarm.compiler.operators.use import Attributes, Use, axes_of
-from tunefarm.compiler.types.dims import (
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.padded_shape import (
     ONE,
     extent_of,
     is_unpadded,
@@ -39,7 +40,6 @@ from tunefarm.compiler.types.dims import (
     size_of,
     whole,
 )
-from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 MOST_PIECES = 24

@@ -42,8 +42,8 @@ from tunefarm.compiler.operators.rules import check, check_same_dtype
 from tunefarm.compiler.operators.types import Types
 from tunefarm.compiler.operators.use import Attributes, Use
 from tunefarm.compiler.operators.windows import window_count
-from tunefarm.compiler.types.dims import Axis, extent_of, is_unpadded, size_of, whole
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.padded_shape import Axis, extent_of, is_unpadded, size_of, whole
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 # --- slice ---------------------------------------------------------------------------------------

@@ -33,8 +33,8 @@ from tunefarm.compiler.operators.registry import (
 from tunefarm.compiler.operators.rules import check, check_dtype, check_same_dtype
 from tunefarm.compiler.operators.types import Types
 from tunefarm.compiler.operators.use import Attributes, Use, axes_of
-from tunefarm.compiler.types.dims import whole
 from tunefarm.compiler.types.dtypes import BOOLS, WIDE_FLOATS, DType
+from tunefarm.compiler.types.padded_shape import whole
 from tunefarm.compiler.types.tensor_type import TensorType
 
 

@@ -2,9 +2,9 @@
 
 A type rule (`OperatorDefinition.infer`) says what an operator makes of its operands' types. With
 dynamic sizes a value is stored at their bounds (`tunefarm.compiler.types.signature`), and only a
-part of it may be there. So the rule is about axes (`tunefarm.compiler.types.dims`): which ones the
-result has, which ones are equal, and in which operands what lies behind the true size would change
-the result, so that it has to be replaced. Of a static model all axes are whole.
+part of it may be there. So the rule is about axes (`tunefarm.compiler.types.padded_shape`): which
+ones the result has, which ones are equal, and in which operands what lies behind the true size
+would change the result, so that it has to be replaced. Of a static model all axes are whole.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from functools import cached_property
 from itertools import islice
 
 from tunefarm.compiler.errors import ShapeError
-from tunefarm.compiler.types.dims import (
+from tunefarm.compiler.types.padded_shape import (
     ONE,
     Axis,
-    Dims,
+    PaddedShape,
     extent_of,
     is_unpadded,
     size_of,
@@ -190,7 +190,7 @@ class Types(tuple[TensorType | None, ...]):
                 hint="give bounds that have a size in common",
             )
 
-    def broadcast(self, *operands: int, but: int = 0, otherwise: str = "") -> Dims:
+    def broadcast(self, *operands: int, but: int = 0, otherwise: str = "") -> PaddedShape:
         """The axes of operands under NumPy broadcasting, without the last `but` ones.
 
         Raises `ShapeError(otherwise)` where there are none.
@@ -209,7 +209,9 @@ class Types(tuple[TensorType | None, ...]):
             reason = otherwise or f"the shapes {' and '.join(shapes)} do not broadcast"
             raise ShapeError(reason) from None
 
-    def broadcast_to(self, target: int, *operands: int, but: int = 0, otherwise: str) -> Dims:
+    def broadcast_to(
+        self, target: int, *operands: int, but: int = 0, otherwise: str
+    ) -> PaddedShape:
         """The axes of the `target` that operands are broadcast to, without the last `but` ones."""
         given = self.present(target).dims
         for position in operands:

@@ -11,7 +11,7 @@ from tunefarm.compiler.kernels.kernel import KernelBuilder, Tensor
 from tunefarm.compiler.operators.rules import check, pad_stage
 from tunefarm.compiler.operators.types import Types
 from tunefarm.compiler.operators.use import Attributes
-from tunefarm.compiler.types.dims import Axis, extent_of, is_unpadded, size_of, whole
+from tunefarm.compiler.types.padded_shape import Axis, extent_of, is_unpadded, size_of, whole
 from tunefarm.compiler.types.sizes import Dimension, bounds_of, divide, greater
 
 

@@ -1,8 +1,7 @@
 """What is there of a tensor that a custom operator takes or gives, where sizes are open.
 
-As `tunefarm.compiler.types.dims`, in terms of a vector of sizes that is known when the function is
-called:
-a factor's true size is a number, or `~place` of the vector's element `place`.
+As `tunefarm.compiler.types.padded_shape`, in terms of a vector of sizes that is known when the
+function is called: a factor's true size is a number, or `~place` of the vector's element `place`.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from math import prod
 from typing import TypeAlias
 
-from tunefarm.compiler.types.dims import Dims
+from tunefarm.compiler.types.padded_shape import PaddedShape
 from tunefarm.compiler.types.sizes import Dimension, Symbol
 from tunefarm.compiler.types.tensor_type import TensorType
 
@@ -46,7 +45,7 @@ def place_symbol(place: int) -> Symbol:
     return Symbol(str(place), 0, _MOST)
 
 
-def symbolic(axes: OpenAxes) -> Dims:
+def symbolic(axes: OpenAxes) -> PaddedShape:
     """The same with a symbol for each element of the vector."""
     return tuple(tuple((_symbolic(true), extent) for true, extent in axis) for axis in axes)
 

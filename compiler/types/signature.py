@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
-from tunefarm.compiler.types.dims import Dims, whole_dims
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.frozen import frozen
+from tunefarm.compiler.types.padded_shape import PaddedShape, unpadded_shape
 from tunefarm.compiler.types.sizes import Dimension, Size, Symbol, bounds_of, symbols_in
 from tunefarm.compiler.types.tensor_type import TensorType
 
@@ -46,7 +46,7 @@ class SizedPort:
     name: str
     dtype: DType
     shape: tuple[Dimension, ...]
-    padded: Dims
+    padded: PaddedShape
     others: tuple[tuple[Dimension, ...], ...] = ()
     read_dense: bool = False
 
@@ -215,7 +215,8 @@ def fixed_signature(
 
     def ports(types: Iterable[tuple[str, TensorType]]) -> tuple[SizedPort, ...]:
         return tuple(
-            SizedPort(name, type.dtype, type.shape, whole_dims(type.shape)) for name, type in types
+            SizedPort(name, type.dtype, type.shape, unpadded_shape(type.shape))
+            for name, type in types
         )
 
     return Signature(ports(inputs), ports(outputs), (), ())

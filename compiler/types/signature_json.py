@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from tunefarm.compiler.types.dims import Dims
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.padded_shape import PaddedShape
 from tunefarm.compiler.types.signature import (
     AxisSource,
     Check,
@@ -84,12 +84,12 @@ def signature_from_json(data: Any) -> Signature:
     )
 
 
-def padded_to_json(padded: Mapping[str, Dims]) -> dict[str, Any]:
+def padded_to_json(padded: Mapping[str, PaddedShape]) -> dict[str, Any]:
     """The axes of values by name as JSON values; symbols are those of a signature next to it."""
     return {name: _dims_to_json(dims) for name, dims in padded.items()}
 
 
-def padded_from_json(data: Any, signature: Any) -> dict[str, Dims]:
+def padded_from_json(data: Any, signature: Any) -> dict[str, PaddedShape]:
     """The inverse of `padded_to_json`, with the JSON of the signature. Raises as that's reader."""
     reader = _Reader(_symbols_from_json(signature))
     return {str(name): reader.dims(dims) for name, dims in data.items()}
@@ -102,7 +102,7 @@ def _symbols_from_json(data: Any) -> dict[str, Symbol]:
     }
 
 
-def _dims_to_json(dims: Dims) -> list[Any]:
+def _dims_to_json(dims: PaddedShape) -> list[Any]:
     return [[[_to_json(true), extent] for true, extent in axis] for axis in dims]
 
 
@@ -146,7 +146,7 @@ class _Reader:
         sizes, dims = self.dimensions(shape), self.dims(padded)
         return SizedPort(str(name), DType(dtype), sizes, dims, read_dense=bool(dense))
 
-    def dims(self, data: Sequence[Any]) -> Dims:
+    def dims(self, data: Sequence[Any]) -> PaddedShape:
         return tuple(
             tuple((self.dimension(true), _integer(extent)) for true, extent in axis)
             for axis in data

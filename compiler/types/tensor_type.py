@@ -8,9 +8,15 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tunefarm.compiler.types.dims import Dims, extent_of, is_unpadded, true_shape, whole_dims
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.frozen import frozen
+from tunefarm.compiler.types.padded_shape import (
+    PaddedShape,
+    extent_of,
+    is_unpadded,
+    true_shape,
+    unpadded_shape,
+)
 from tunefarm.compiler.types.sizes import Dimension
 
 Attribute: TypeAlias = (
@@ -30,18 +36,18 @@ class TensorType:
 
     dtype: DType
     shape: tuple[int, ...]
-    padded: Dims | None = None
+    padded: PaddedShape | None = None
 
     @staticmethod
-    def of(dtype: DType, dims: Dims) -> TensorType:
+    def of(dtype: DType, dims: PaddedShape) -> TensorType:
         """The type of a value that has these axes."""
         extents = tuple([axis[0][1] if len(axis) == 1 else extent_of(axis) for axis in dims])
         return TensorType(dtype, extents, None if all(map(is_unpadded, dims)) else dims)
 
     @property
-    def dims(self) -> Dims:
+    def dims(self) -> PaddedShape:
         """What is there of each axis: its factors, each a true size and an extent."""
-        return whole_dims(self.shape) if self.padded is None else self.padded
+        return unpadded_shape(self.shape) if self.padded is None else self.padded
 
     @property
     def true_shape(self) -> tuple[Dimension, ...]:

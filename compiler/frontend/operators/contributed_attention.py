@@ -21,8 +21,8 @@ from tunefarm.compiler.frontend.operators.fused import DOMAIN
 from tunefarm.compiler.frontend.operators.moves import window
 from tunefarm.compiler.frontend.operators.quantise import Parameters
 from tunefarm.compiler.frontend.structured_values import Entity
-from tunefarm.compiler.types.dims import ONE, Axis, extent_of, is_unpadded, size_of
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.padded_shape import ONE, Axis, extent_of, is_unpadded, size_of
 from tunefarm.compiler.types.sizes import Dimension
 
 MASKED = -10000.0

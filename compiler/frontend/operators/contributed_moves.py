@@ -15,8 +15,8 @@ from tunefarm.compiler.frontend.operators.fused import DOMAIN, channels_last
 from tunefarm.compiler.frontend.operators.quantise import dynamically_quantised
 from tunefarm.compiler.frontend.operators.recurrent import IntegerWeights, recurrent_layer
 from tunefarm.compiler.frontend.structured_values import Entity
-from tunefarm.compiler.types.dims import whole
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.padded_shape import whole
 from tunefarm.compiler.types.tensor_type import Array
 
 # What has the meaning of ONNX's operator of that name, or of another one, in this version.

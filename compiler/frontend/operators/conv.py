@@ -20,7 +20,7 @@ from tunefarm.compiler.frontend.operators.windows import (
     windows,
 )
 from tunefarm.compiler.frontend.settle import declared, expect_constant, fitting
-from tunefarm.compiler.types.dims import is_unpadded
+from tunefarm.compiler.types.padded_shape import is_unpadded
 from tunefarm.compiler.types.sizes import Dimension, bounds_of, divide, greater
 
 

@@ -23,8 +23,8 @@ from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.moves import as_whole, in_one_piece, nothing
 from tunefarm.compiler.frontend.operators.moves import compacted as in_order
 from tunefarm.compiler.frontend.settle import expect_constant
-from tunefarm.compiler.types.dims import ONE, is_unpadded, size_of, whole
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.padded_shape import ONE, is_unpadded, size_of, whole
 from tunefarm.compiler.types.sizes import Dimension, Size, bounds_of, smaller
 from tunefarm.compiler.types.tensor_type import Attribute
 

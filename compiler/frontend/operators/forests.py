@@ -24,8 +24,8 @@ import numpy.typing as npt
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.operators.trees import slots_of
-from tunefarm.compiler.types.dims import is_unpadded, size_of
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.padded_shape import is_unpadded, size_of
 from tunefarm.compiler.types.sizes import bounds_of
 
 Numbers = npt.NDArray[np.int64]

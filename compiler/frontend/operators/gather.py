@@ -20,16 +20,16 @@ from tunefarm.compiler.frontend.run_time_sizes import object_array
 from tunefarm.compiler.frontend.settle import expect_constant, require_rows, sized
 from tunefarm.compiler.frontend.size_arithmetic import one_hot_of
 from tunefarm.compiler.operators.gather import REDUCTIONS
-from tunefarm.compiler.types.dims import (
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.padded_shape import (
     Axis,
-    Dims,
+    PaddedShape,
     extent_of,
     is_unpadded,
     size_of,
     true_shape,
-    whole_dims,
+    unpadded_shape,
 )
-from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.sizes import bounds_of, smaller
 
 # --- Indices in models with dynamic sizes: each must be of what is there -------------------------
@@ -391,7 +391,7 @@ def _scatter_tuples(
         dims = data.dims
         require_tuples_inside(node, graph, indices, data, range(depth))
         indices = from_start(indices, data.true_shape[:depth], graph)
-        data = graph.with_dims(data, (*whole_dims(named), *dims[depth:]))
+        data = graph.with_dims(data, (*unpadded_shape(named), *dims[depth:]))
     count = indices.type.size // depth
     tuples = graph.reshape(indices, (count, depth))
     sizes, number = _sizes_of(tuples.dims[0], graph)
@@ -435,7 +435,7 @@ def _sizes_of(axis: Axis, graph: GraphBuilder) -> tuple[Value | None, int]:
 
 
 def _of_sizes(
-    node: OnnxNode, value: Value, dims: Dims, mismatch: str, graph: GraphBuilder
+    node: OnnxNode, value: Value, dims: PaddedShape, mismatch: str, graph: GraphBuilder
 ) -> Value:
     """The value with these axes, of whose sizes a run checks that its own are.
 

@@ -24,8 +24,8 @@ from tunefarm.compiler.frontend.operators.contributed_attention import (
 from tunefarm.compiler.frontend.operators.fused import DOMAIN
 from tunefarm.compiler.frontend.operators.moves import as_whole, with_axis
 from tunefarm.compiler.frontend.operators.quantise import check_scale
-from tunefarm.compiler.types.dims import Axis, is_unpadded, size_of
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.padded_shape import Axis, is_unpadded, size_of
 from tunefarm.compiler.types.sizes import Dimension, bounds_of, greater
 
 # --- GroupQueryAttention with dynamic numbers of tokens and cache entries ------------------------

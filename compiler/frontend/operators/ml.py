@@ -16,8 +16,8 @@ from tunefarm.compiler.frontend.numbers import Numbers
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.structured_values import RecordsValue
 from tunefarm.compiler.operators.loop import RESULT
-from tunefarm.compiler.types.dims import whole
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.padded_shape import whole
 from tunefarm.compiler.types.structure import Label
 from tunefarm.compiler.types.tensor_type import Array
 

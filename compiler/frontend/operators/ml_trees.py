@@ -32,8 +32,8 @@ from tunefarm.compiler.frontend.operators.ml import (
     rows_of,
     transformed,
 )
-from tunefarm.compiler.types.dims import size_of
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.padded_shape import size_of
 
 _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 

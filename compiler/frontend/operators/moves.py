@@ -11,10 +11,11 @@ from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.padded_values import PaddedForm, padded_form
 from tunefarm.compiler.operators.shape import PAD_MODES
 from tunefarm.compiler.operators.use import Attributes
-from tunefarm.compiler.types.dims import (
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.padded_shape import (
     Axis,
-    Dims,
     Factor,
+    PaddedShape,
     extent_of,
     is_unpadded,
     joined,
@@ -22,7 +23,6 @@ from tunefarm.compiler.types.dims import (
     true_shape,
     whole,
 )
-from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.sizes import Dimension, bounds_of, greater, product_of
 
 # --- Shapes that padding does not lie in: elements are looked up where they are ------------------
@@ -44,7 +44,7 @@ def rearranged(value: Value, shape: Sequence[Dimension], graph: GraphBuilder) ->
     before, after = value.dims[: value.rank - behind], shape[: len(shape) - behind]
     kept = _common(before, after)
     begin, rows = before[:kept], before[kept:]
-    moved: Dims = tuple(((size, bounds_of(size)[1]),) for size in after[kept:])
+    moved: PaddedShape = tuple(((size, bounds_of(size)[1]),) for size in after[kept:])
     plain = graph.with_dims(graph.readable(value), None)
     first, last = tuple(map(extent_of, begin)), tuple(map(extent_of, end))
     factors = joined(factor for axis in rows for factor in axis)
@@ -74,12 +74,12 @@ def in_one_piece(value: Value, axis: int, graph: GraphBuilder) -> Value:
     return value if len(value.dims[axis]) == 1 else compacted(value, graph)
 
 
-def _common_end(dims: Dims, shape: Sequence[Dimension]) -> int:
+def _common_end(dims: PaddedShape, shape: Sequence[Dimension]) -> int:
     """How many of the last axes are the same before and after."""
     return _common(dims[::-1], shape[::-1])
 
 
-def _common(dims: Dims, shape: Sequence[Dimension]) -> int:
+def _common(dims: PaddedShape, shape: Sequence[Dimension]) -> int:
     """How many of the first axes are the same before and after; not all of them."""
     kept = 0
     for axis, size in zip(dims, shape, strict=False):
@@ -89,14 +89,14 @@ def _common(dims: Dims, shape: Sequence[Dimension]) -> int:
     return min(kept, len(dims) - 1, len(shape) - 1) if kept else 0
 
 
-def _places(before: Dims, after: Dims, graph: GraphBuilder) -> Value:
+def _places(before: PaddedShape, after: PaddedShape, graph: GraphBuilder) -> Value:
     """For each place after, padding included, the place before of the element that is there."""
     number = _number(after, graph)
     factors = joined(factor for axis in before for factor in axis)
     return _place(number, factors, graph)
 
 
-def _number(dims: Dims, graph: GraphBuilder) -> Value:
+def _number(dims: PaddedShape, graph: GraphBuilder) -> Value:
     """Each place's number among the elements that are there."""
     result = graph.scalar(0, DType.I64)
     sizes = true_shape(dims)

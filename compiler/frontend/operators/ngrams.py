@@ -11,8 +11,8 @@ from tunefarm.compiler.frontend.converter import converter
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.moves import as_whole, in_one_piece, with_axis
-from tunefarm.compiler.types.dims import ONE, size_of, whole
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.padded_shape import ONE, size_of, whole
 from tunefarm.compiler.types.sizes import greater
 from tunefarm.compiler.types.tensor_type import Array
 

@@ -12,8 +12,8 @@ from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.numbers import Numbers
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.fused import DOMAIN, silu_value
-from tunefarm.compiler.types.dims import whole
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.padded_shape import whole
 
 
 @converter("BatchNormalization", 1, 6, 7, 9)

@@ -26,7 +26,7 @@ from tunefarm.compiler.frontend.operators.windows import (
     with_ceil_count,
 )
 from tunefarm.compiler.frontend.settle import declared, expect_constant
-from tunefarm.compiler.types.dims import is_unpadded, size_of
+from tunefarm.compiler.types.padded_shape import is_unpadded, size_of
 from tunefarm.compiler.types.sizes import Dimension
 
 

@@ -16,8 +16,8 @@ from tunefarm.compiler.frontend.converter import converter
 from tunefarm.compiler.frontend.element_types import dtype_of
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
-from tunefarm.compiler.types.dims import size_of
 from tunefarm.compiler.types.dtypes import FLOATS, DType
+from tunefarm.compiler.types.padded_shape import size_of
 
 
 def _generator(node: OnnxNode) -> np.random.RandomState:

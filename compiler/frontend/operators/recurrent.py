@@ -12,8 +12,8 @@ from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.moves import as_whole, window, with_axis
 from tunefarm.compiler.operators.activation import RECURRENT
-from tunefarm.compiler.types.dims import is_unpadded, size_of
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.padded_shape import is_unpadded, size_of
 from tunefarm.compiler.types.sizes import Dimension, bounds_of
 from tunefarm.compiler.types.tensor_type import Attribute
 

@@ -14,8 +14,8 @@ from tunefarm.compiler.frontend.operators.moves import as_whole
 from tunefarm.compiler.frontend.padded_values import PaddedForm, padded_form
 from tunefarm.compiler.frontend.settle import chosen, listed_shapes
 from tunefarm.compiler.operators.use import Attributes
-from tunefarm.compiler.types.dims import is_unpadded, size_of, true_shape
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.padded_shape import is_unpadded, size_of, true_shape
 from tunefarm.compiler.types.sizes import Dimension, bounds_of, product_of
 
 # --- Means and normalisations over dynamic sizes: sums by the true number ------------------------

@@ -40,8 +40,8 @@ from tunefarm.compiler.frontend.operators.resize_taps import (
     weighted_taps,
 )
 from tunefarm.compiler.frontend.settle import bounded, declared, expect_constant, require, sized
-from tunefarm.compiler.types.dims import is_unpadded, size_of
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.padded_shape import is_unpadded, size_of
 from tunefarm.compiler.types.sizes import bounds_of, static_shape
 
 _COORDINATES = (

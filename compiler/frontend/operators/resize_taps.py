@@ -29,8 +29,8 @@ from tunefarm.compiler.frontend.size_tables import (
     real_of,
     whole_number,
 )
-from tunefarm.compiler.types.dims import Axis, size_of, whole
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.padded_shape import Axis, size_of, whole
 from tunefarm.compiler.types.sizes import (
     Dimension,
     Symbol,

@@ -17,8 +17,8 @@ from tunefarm.compiler.frontend.operators.resize_taps import edge_extended
 from tunefarm.compiler.frontend.operators.windows import window_attributes
 from tunefarm.compiler.frontend.settle import declared, require
 from tunefarm.compiler.operators.sample import MOST_TAPS
-from tunefarm.compiler.types.dims import is_unpadded, size_of, whole
 from tunefarm.compiler.types.dtypes import FLOATS
+from tunefarm.compiler.types.padded_shape import is_unpadded, size_of, whole
 from tunefarm.compiler.types.sizes import Dimension, bounds_of, divide, static_shape
 from tunefarm.compiler.types.tensor_type import Array, Attribute
 

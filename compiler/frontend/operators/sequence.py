@@ -28,8 +28,8 @@ from tunefarm.compiler.frontend.structured_values import (
     declared_kind,
     schema_kind,
 )
-from tunefarm.compiler.types.dims import is_unpadded, size_of
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.padded_shape import is_unpadded, size_of
 from tunefarm.compiler.types.sizes import Dimension, bounds_of, divide, greater, smaller
 
 

@@ -32,8 +32,8 @@ from tunefarm.compiler.frontend.settle import (
     sized,
 )
 from tunefarm.compiler.operators.rules import broadcast_shapes
-from tunefarm.compiler.types.dims import ONE, Axis, extent_of, joined, size_of
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.padded_shape import ONE, Axis, extent_of, joined, size_of
 from tunefarm.compiler.types.signature import SIZES, ranges_text
 from tunefarm.compiler.types.sizes import (
     Dimension,

@@ -25,8 +25,8 @@ from tunefarm.compiler.frontend.settle import (
     require,
     selected,
 )
-from tunefarm.compiler.types.dims import is_unpadded, size_of
 from tunefarm.compiler.types.dtypes import FLOATS, DType
+from tunefarm.compiler.types.padded_shape import is_unpadded, size_of
 from tunefarm.compiler.types.sizes import Dimension, bounds_of, divide, greater
 from tunefarm.compiler.types.tensor_type import Array
 

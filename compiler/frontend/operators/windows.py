@@ -13,7 +13,7 @@ from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.moves import as_whole, pad_axis, with_axis
 from tunefarm.compiler.frontend.padded_values import padded_form
 from tunefarm.compiler.operators.use import Attributes
-from tunefarm.compiler.types.dims import ONE, is_unpadded, size_of
+from tunefarm.compiler.types.padded_shape import ONE, is_unpadded, size_of
 from tunefarm.compiler.types.sizes import Dimension, Size, bounds_of, divide, greater, smaller
 
 _AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")

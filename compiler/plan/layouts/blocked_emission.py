@@ -10,8 +10,8 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.rewriter import Rewriter
 from tunefarm.compiler.operators.blocked import BLOCKED, PLAIN_TO_BLOCKED, BlockedLayout
 from tunefarm.compiler.operators.registry import Pattern, complete_attributes, operator
-from tunefarm.compiler.types.dims import is_unpadded, whole
 from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.padded_shape import is_unpadded, whole
 from tunefarm.compiler.types.tensor_type import Array, Attribute
 
 

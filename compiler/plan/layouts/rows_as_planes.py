@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.rewriter import Rewriter
 from tunefarm.compiler.operators.registry import Pattern, complete_attributes, operator
-from tunefarm.compiler.types.dims import whole
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.padded_shape import whole
 from tunefarm.compiler.types.tensor_type import Attribute
 
 _ONES = {"strides": 1, "dilations": 1}

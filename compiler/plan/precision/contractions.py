@@ -14,9 +14,9 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.serialize import attributes_to_json
 from tunefarm.compiler.operators.recurrence import CANDIDATE, RECURRENCE, SCALES
 from tunefarm.compiler.operators.registry import Pattern, multiplications, operator
-from tunefarm.compiler.types.dims import is_unpadded, size_of
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.padded_shape import is_unpadded, size_of
 from tunefarm.compiler.types.precision import Precision
 from tunefarm.compiler.types.signature import SIZES
 from tunefarm.compiler.types.tensor_type import Array, bytes_of

@@ -26,8 +26,8 @@ from tunefarm.compiler.plan.sizes.size_names import (
     with_kernel,
     with_operands,
 )
-from tunefarm.compiler.types.dims import Dims, extent_of
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.padded_shape import PaddedShape, extent_of
 from tunefarm.compiler.types.signature import Signature
 from tunefarm.compiler.types.sizes import Dimension, Size
 
@@ -52,7 +52,7 @@ def _ended(
     program: KernelProgram,
     call: KernelCall,
     same: AbstractSet[tuple[Dimension, Dimension]],
-    zeros: Mapping[str, Dims],
+    zeros: Mapping[str, PaddedShape],
     names: Mapping[Size, SizeName],
 ) -> KernelCall:
     kernel = call.kernel
@@ -91,7 +91,7 @@ def _ends(
     program: KernelProgram,
     call: KernelCall,
     stage: Stage,
-    zeros: Mapping[str, Dims],
+    zeros: Mapping[str, PaddedShape],
     same: AbstractSet[tuple[Dimension, Dimension]],
 ) -> list[_End]:
     """Where axes end that a stage sums along: behind that what it adds, or each factor, is 0.
@@ -131,7 +131,7 @@ def _same_sizes(signature: Signature) -> set[tuple[Dimension, Dimension]]:
 
 
 def _zero_behind(
-    program: KernelProgram, call: KernelCall, load: Load, zeros: Mapping[str, Dims]
+    program: KernelProgram, call: KernelCall, load: Load, zeros: Mapping[str, PaddedShape]
 ) -> dict[str, _End]:
     """By variable the end behind which a load gives 0; of planes in a row that of their rows."""
     names = {item.name: value for item, value in zip(call.kernel.inputs, call.inputs, strict=True)}

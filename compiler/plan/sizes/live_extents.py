@@ -44,9 +44,9 @@ from tunefarm.compiler.plan.sizes.size_names import (
     with_kernel,
     with_operands,
 )
-from tunefarm.compiler.types.dims import Dims, extent_of
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.open_axes import OpenAxes
+from tunefarm.compiler.types.padded_shape import PaddedShape, extent_of
 from tunefarm.compiler.types.signature import SIZES, Signature
 from tunefarm.compiler.types.sizes import Dimension, Function, Size, bounds_of, divide
 from tunefarm.compiler.types.tensor_type import TensorType
@@ -284,7 +284,7 @@ def _fits(limit: ValidExtent, begin: int, *sizes: int) -> bool:
     return not any(number % limit.period for number in (begin, *sizes))
 
 
-def _limits_of(dims: Dims, names: Mapping[Size, SizeName]) -> frozenset[ValidExtent]:
+def _limits_of(dims: PaddedShape, names: Mapping[Size, SizeName]) -> frozenset[ValidExtent]:
     """The limits that true sizes are."""
     found = set()
     stride = 1

@@ -17,8 +17,8 @@ from tunefarm.compiler.graph import dead_code
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.rewriter import Rewriter, consumers
 from tunefarm.compiler.operators.registry import complete_attributes, operator, passes_over_data
-from tunefarm.compiler.types.dims import is_unpadded
 from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.padded_shape import is_unpadded
 
 
 def run(graph: Graph) -> Graph:

@@ -23,7 +23,6 @@ from tunefarm.compiler.runtime.spec.executable_spec import (
     extents_bytes,
 )
 from tunefarm.compiler.runtime.spec.size_table import layout_of_axes
-from tunefarm.compiler.types.dims import size_of
 from tunefarm.compiler.types.open_axes import (
     OpenAxes,
     place_symbol,
@@ -31,6 +30,7 @@ from tunefarm.compiler.types.open_axes import (
     symbolic,
     whole_axes,
 )
+from tunefarm.compiler.types.padded_shape import size_of
 from tunefarm.compiler.types.sizes import Dimension
 
 TEXT_OFFSET = 8

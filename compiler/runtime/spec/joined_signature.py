@@ -16,7 +16,7 @@ from itertools import combinations
 from math import gcd
 
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
-from tunefarm.compiler.types.dims import Dims
+from tunefarm.compiler.types.padded_shape import PaddedShape
 from tunefarm.compiler.types.signature import (
     AxisSource,
     Equality,
@@ -208,7 +208,7 @@ def _of_several_ranks(
     return SizedPort(each[0].name, each[0].dtype, largest, _padded(largest), tuple(others))
 
 
-def _padded(shape: Sequence[Dimension]) -> Dims:
+def _padded(shape: Sequence[Dimension]) -> PaddedShape:
     """A shape's extents, each padded to its maximum."""
     return tuple(((true, bounds_of(true)[1]),) for true in shape)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tunefarm.compiler.types.dims import Dims
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.frozen import frozen
+from tunefarm.compiler.types.padded_shape import PaddedShape
 from tunefarm.compiler.types.signature import ResultSource, Signature, SizedPort
 from tunefarm.compiler.types.sizes import Dimension, Size, product_of
 
@@ -40,7 +40,7 @@ def layout_of(port: SizedPort) -> PortLayout:
     return layout_of_axes(port.dtype.bytes, port.padded)
 
 
-def layout_of_axes(bytes: int, axes: Dims) -> PortLayout:
+def layout_of_axes(bytes: int, axes: PaddedShape) -> PortLayout:
     """The fewest levels that say where elements of so many bytes are.
 
     What is within a factor and fills its extents is one stretch in both arrays, so the two are one.

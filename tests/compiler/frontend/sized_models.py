@@ -12,9 +12,9 @@ from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.graph.evaluate_graph import evaluate_graph
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.verify import verify_graph
-from tunefarm.compiler.types.dims import Dims
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.extents import Shapes
+from tunefarm.compiler.types.padded_shape import PaddedShape
 from tunefarm.compiler.types.signature import SIZES, AxisSource, ResultSource, ValueSource
 from tunefarm.compiler.types.sizes import value_of
 from tunefarm.compiler.types.tensor_type import Array, TensorType
@@ -80,7 +80,7 @@ def poison_of(dtype: DType) -> float | int | bool:
 
 def padded(
     array: Array,
-    dims: Dims,
+    dims: PaddedShape,
     type: TensorType,
     symbols: Mapping[str, int],
     repeats: bool = False,
@@ -98,7 +98,7 @@ def padded(
     return whole.reshape(type.shape)
 
 
-def true_part(array: Array, dims: Dims, symbols: Mapping[str, int]) -> Array:
+def true_part(array: Array, dims: PaddedShape, symbols: Mapping[str, int]) -> Array:
     """What is there of a padded array, dense."""
     apart = array.reshape([extent for axis in dims for _, extent in axis])
     sizes = [value_of(true, symbols) for axis in dims for true, _ in axis]

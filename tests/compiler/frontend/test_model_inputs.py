@@ -22,8 +22,8 @@ from tunefarm.compiler.errors import (
     UnsupportedOperatorError,
 )
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
-from tunefarm.compiler.types.dims import true_shape
 from tunefarm.compiler.types.extents import FixedInput, Given
+from tunefarm.compiler.types.padded_shape import true_shape
 
 
 def relu(shape: Sequence[int | str | None] | None, dtype: int = 1) -> onnx.ModelProto:

@@ -15,7 +15,7 @@ from tests.compiler.frontend.onnx_models import model, tensor
 from tunefarm import compiler
 from tunefarm.compiler.errors import ImportModelError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
-from tunefarm.compiler.types.dims import size_of
+from tunefarm.compiler.types.padded_shape import size_of
 from tunefarm.compiler.types.sizes import Dimension, Symbol, value_of
 
 LEAST = 8

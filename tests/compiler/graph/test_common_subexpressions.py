@@ -9,7 +9,7 @@ from tests.compiler.graph.graph_helpers import GraphMaker, assert_same_meaning, 
 from tunefarm.compiler.graph import common_subexpressions
 from tunefarm.compiler.graph.serialize import structurally_equal
 from tunefarm.compiler.graph.verify import verify_graph
-from tunefarm.compiler.types.dims import Dims
+from tunefarm.compiler.types.padded_shape import PaddedShape
 from tunefarm.compiler.types.sizes import Symbol
 
 N, M = Symbol.of("n", 1, 4), Symbol.of("m", 1, 4)
@@ -29,12 +29,12 @@ def test_equal_nodes_and_equal_constants_are_merged() -> None:
 
 
 @pytest.mark.parametrize("other", [None, (((N, 4),),), (((M, 4),),)])
-def test_padding_of_merged_values_is_what_both_have(other: Dims | None) -> None:
+def test_padding_of_merged_values_is_what_both_have(other: PaddedShape | None) -> None:
     maker = GraphMaker()
     x = maker.input(4)
     left, right = maker.node("exp", x), maker.node("exp", x)
     graph = maker.graph(maker.node("mul", left, right))
-    same: Dims = (((N, 4),),)
+    same: PaddedShape = (((N, 4),),)
     unread = {left: same} if other is None else {left: same, right: other}
     merged = common_subexpressions.run(replace(graph, unread=unread))
     assert merged.unread == ({left: same} if other == same else {})

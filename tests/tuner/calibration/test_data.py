@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tunefarm.compiler.errors import TunefarmError
-from tunefarm.compiler.types.dims import Dims
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.padded_shape import PaddedShape
 from tunefarm.compiler.types.signature import AxisSource, Signature, SizedPort, fixed_signature
 from tunefarm.compiler.types.sizes import Dimension, Symbol
 from tunefarm.compiler.types.tensor_type import Array, TensorType
@@ -127,7 +127,7 @@ def _form(several: bool = False) -> SampleForm:
     b, s = Symbol("b", 1, 4), Symbol("s", 2, 6)
     rows: Dimension = Symbol.of("b", 1, 4)
     words: Dimension = Symbol.of("s", 2, 6)
-    dims: Dims = (((rows, 4),), ((words, 6),))
+    dims: PaddedShape = (((rows, 4),), ((words, 6),))
     ports = (
         SizedPort("x", DType.F32, (rows, words, 2), (*dims, ((2, 2),))),
         SizedPort("m", DType.I64, (rows, words), dims),

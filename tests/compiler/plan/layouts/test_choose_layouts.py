@@ -19,8 +19,8 @@ from tunefarm.compiler.graph import dead_code, fold_constants, simplify
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.serialize import structurally_equal
 from tunefarm.compiler.plan.layouts import choose_layouts
-from tunefarm.compiler.types.dims import whole
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.padded_shape import whole
 from tunefarm.compiler.types.signature import Signature, SizedPort
 
 BLOCK = 8

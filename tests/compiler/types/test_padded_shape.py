@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunefarm.compiler.types.dims import (
-    Dims,
+from tunefarm.compiler.types.padded_shape import (
     Factor,
+    PaddedShape,
     extent_of,
     joined,
     regrouped,
@@ -18,8 +18,8 @@ from tunefarm.compiler.types.dims import (
     shared_padding,
     split,
     true_shape,
+    unpadded_shape,
     whole,
-    whole_dims,
 )
 from tunefarm.compiler.types.sizes import Dimension, Symbol
 
@@ -42,7 +42,7 @@ N, TWICE = Symbol.of("n", 1, 8), 2 * Symbol.of("m", 1, 4)
     ],
 )
 def test_factors_are_shared_out_to_the_axes_of_another_shape(
-    dims: Dims, shape: tuple[int, ...], expected: Dims | None
+    dims: PaddedShape, shape: tuple[int, ...], expected: PaddedShape | None
 ) -> None:
     assert regrouped(dims, shape) == expected
 
@@ -60,7 +60,7 @@ def test_factors_are_shared_out_to_the_axes_of_another_shape(
     ],
 )
 def test_a_true_shape_says_where_factors_lie_and_what_must_divide(
-    dims: Dims, shape: tuple[Dimension, ...], expected: Dims, divisible: list[Factor]
+    dims: PaddedShape, shape: tuple[Dimension, ...], expected: PaddedShape, divisible: list[Factor]
 ) -> None:
     assert reshaped(dims, shape) == (expected, divisible)
 
@@ -78,7 +78,7 @@ def test_what_is_not_padded_takes_any_shape_of_as_many_elements(
     while left > 1:
         other.append(data.draw(st.sampled_from([d for d in range(2, left + 1) if left % d == 0])))
         left //= other[-1]
-    found = regrouped(whole_dims(shape), other)
+    found = regrouped(unpadded_shape(shape), other)
     assert found is not None or not other
     assert true_shape(found or ()) == tuple(other)
 

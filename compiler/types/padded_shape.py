@@ -21,7 +21,7 @@ from tunefarm.compiler.types.sizes import (
 
 Factor: TypeAlias = tuple[Dimension, int]
 Axis: TypeAlias = tuple[Factor, ...]
-Dims: TypeAlias = tuple[Axis, ...]
+PaddedShape: TypeAlias = tuple[Axis, ...]
 
 ONE: Final[Axis] = ((1, 1),)
 
@@ -31,7 +31,7 @@ def whole(extent: int) -> Axis:
     return ((extent, extent),)
 
 
-def whole_dims(shape: Sequence[int]) -> Dims:
+def unpadded_shape(shape: Sequence[int]) -> PaddedShape:
     """The axes of a tensor without padding."""
     return tuple(((extent, extent),) for extent in shape)
 
@@ -51,7 +51,7 @@ def size_of(axis: Axis) -> Dimension:
     return product_of(true for true, _ in axis)
 
 
-def shared_padding(first: Dims, second: Dims) -> Dims | None:
+def shared_padding(first: PaddedShape, second: PaddedShape) -> PaddedShape | None:
     """The padding that two views of a value have in common; None where that is none."""
     if tuple(map(extent_of, first)) != tuple(map(extent_of, second)):
         return None
@@ -62,12 +62,12 @@ def shared_padding(first: Dims, second: Dims) -> Dims | None:
     return None if all(map(is_unpadded, shared)) else shared
 
 
-def true_shape(dims: Dims) -> tuple[Dimension, ...]:
+def true_shape(dims: PaddedShape) -> tuple[Dimension, ...]:
     """The shape that the caller of a model sees."""
     return tuple(size_of(axis) for axis in dims)
 
 
-def symbols_of_dims(dims: Iterable[Axis]) -> frozenset[Symbol]:
+def symbols_of_axes(dims: Iterable[Axis]) -> frozenset[Symbol]:
     """The symbols that axes depend on."""
     none: frozenset[Symbol] = frozenset()
     return none.union(*(symbols_of(true) for axis in dims for true, _ in axis))
@@ -94,7 +94,7 @@ def split(factor: Factor, inner: int) -> Factor | None:
     return (outer, extent // inner) if outer is not None and extent % inner == 0 else None
 
 
-def regrouped(dims: Dims, shape: Sequence[int]) -> Dims | None:
+def regrouped(dims: PaddedShape, shape: Sequence[int]) -> PaddedShape | None:
     """The axes under another shape of as many elements, padding included.
 
     None where a factor with padding would be taken apart.
@@ -127,7 +127,9 @@ def regrouped(dims: Dims, shape: Sequence[int]) -> Dims | None:
     return None if left else tuple(result)
 
 
-def reshaped(dims: Dims, shape: Sequence[Dimension]) -> tuple[Dims, list[Factor]] | None:
+def reshaped(
+    dims: PaddedShape, shape: Sequence[Dimension]
+) -> tuple[PaddedShape, list[Factor]] | None:
     """The axes under another true shape, and what must divide: (size, number) each.
 
     None where the elements do not lie as the new shape has them.
@@ -147,7 +149,9 @@ def _runs(factors: Iterable[Factor]) -> list[Factor]:
     return result
 
 
-def _reshaped(left: list[Factor], shape: Sequence[Dimension]) -> tuple[Dims, list[Factor]] | None:
+def _reshaped(
+    left: list[Factor], shape: Sequence[Dimension]
+) -> tuple[PaddedShape, list[Factor]] | None:
     result: list[Axis] = []
     divisible: list[Factor] = []
     for position, size in enumerate(shape):
