@@ -11,14 +11,20 @@ from hypothesis import strategies as st
 
 from tests.compiler.strings.string_nodes import strings, theirs
 from tunefarm.compiler.errors import TunefarmError
-from tunefarm.compiler.strings.operators import RUNS, Expression, ExpressionError
+from tunefarm.compiler.strings.operators import (
+    RUNS,
+    Expression,
+    ExpressionError,
+    StringOperatorError,
+)
 
 TEXTS = strings(
     "", "a", "abcd", "aB\n -_.1", "éÉkK\u212a\u017fsßẞ", "a b  cd", "ǅ], ab1", "a.b+E", "\n\n"
 )
 
 SUPPORTED = [
-    *(r"[a-zA-Z0-9_]+", r"\b\w\w+\b", "a|ab|abc", "(a|ab)(c|bcd)?", "a||b", "()", "(?i)k+"),
+    *("[a-zA-Z0-9_]+", "[^a-c_]+", "[a-z ]+"),
+    *(r"\b\w\w+\b", "a|ab|abc", "(a|ab)(c|bcd)?", "a||b", "()", "(?i)k+"),
     *(r"\pL+", r"\P{L}+", r"\p{Greek}|a", r"[^\W]+", "[[:^alpha:]]+", "(?s).a", "(?m)^a", "a$"),
     *(r"\Ba", r"\z", "(?m)$", "x*", "a+?", "(?U)a+", "(a*)*b", r"\x{e9}", "(?P<x>a)b", "..", "."),
 ]
@@ -46,12 +52,16 @@ def test_matches_are_those_of_onnxruntime(pattern: str) -> None:
     check(pattern, TEXTS.tolist())
 
 
-@pytest.mark.parametrize("pattern", ["a**", "(", "a{3,2}", r"\1", "(?=a)", "[b-a]", "a{1001}"])
+@pytest.mark.parametrize(
+    "pattern", ["a**", "(", "a{3,2}", r"\1", "(?=a)", "[b-a]", "[b-a]+", "a{1001}"]
+)
 def test_what_re2_refuses_is_refused(pattern: str) -> None:
     with pytest.raises(Exception, match=r"(?i)tokenexp|pattern"):
         theirs("Tokenizer", TEXTS, mark=0, mincharnum=1, pad_value="", tokenexp=pattern)
     with pytest.raises(ExpressionError, match=r"\S"):
         Expression(pattern)
+    with pytest.raises(StringOperatorError, match="cannot be used"):
+        RUNS["Tokenizer"]({"mark": 0, "mincharnum": 1, "pad_value": "", "tokenexp": pattern})
 
 
 def test_without_the_library_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
