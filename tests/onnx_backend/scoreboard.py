@@ -71,6 +71,8 @@ ROUNDINGS = {"float16": (0.0025, 0.001), "bfloat16": (0.02, 0.01)}
 
 The expected outputs were rounded after every step of a sum or softmax; ours are rounded once.
 """
+UNDEFINED = re.compile(r"test_cast(?:like)?_B?FLOAT\d*_TO_(U?)INT([24])(?:_expanded)?$", re.I)
+"""Cases whose numbers beyond the type's range ONNX leaves open: ml_dtypes wraps or clamps them."""
 _RUN_TIME_VALUE = re.compile(r"value '([^']*)'\) is computed at run time")
 
 Engine = Callable[[Graph, Mapping[str, Any]], Mapping[str, Any]]
@@ -102,6 +104,8 @@ def run_numpy(graph: Graph, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _results(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
     """The outputs, of those whose sizes the graph computes as much as there is."""
+    if graph.is_static:
+        return {name: values[name] for name in graph.outputs}
     signature = graph.signature
     symbols = {
         source.symbol.name: int(values[source.output][source.position])
@@ -231,6 +235,12 @@ def run_case(case: TestCase, engine: Engine) -> Result:
             if case.name.startswith(RANDOM):
                 outputs = [np.zeros_like(array) for array in outputs]
                 expected = [np.zeros_like(array) for array in expected]
+            if found := UNDEFINED.match(case.name):
+                places = _in_range(np.asarray(inputs[0]), bool(found[1]), int(found[2]))
+                outputs, expected = (
+                    [np.where(places, np.asarray(array, np.int64), 0) for array in arrays]
+                    for arrays in (outputs, expected)
+                )
             noise = [bound for begin, bound in NOISE.items() if case.name.startswith(begin)]
             difference = compare(outputs, expected, case.rtol, max([case.atol, *noise]), rounds)
             if difference:
@@ -243,6 +253,13 @@ def run_case(case: TestCase, engine: Engine) -> Result:
         reason = f"{type(error).__name__} at {where}: {error}"
         return Result(case.name, case.kind, "CRASHED", reason)
     return Result(case.name, case.kind, "fixed" if fixed else "passed")
+
+
+def _in_range(data: Array, is_unsigned: bool, bits: int) -> Array:
+    """Which floats are integers of so many bits once they are truncated."""
+    low, high = (0, 2**bits - 1) if is_unsigned else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    numbers = np.trunc(data.astype(np.float64))
+    return np.asarray((low <= numbers) & (numbers <= high))
 
 
 def data_sets(case: TestCase) -> Iterator[tuple[onnx.ModelProto, list[Any], list[Any]]]:

@@ -6,10 +6,10 @@ import ast
 import inspect
 import json
 import pydoc
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from tunefarm import compiler, tuner
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.frontend import coverage
 from tunefarm.compiler.frontend.coverage import Coverage
@@ -32,10 +32,11 @@ _FUNCTIONS = ("tune", "choose", "build", "load")
 
 
 def public_names() -> Mapping[str, object]:
-    """What users import from `tunefarm`, the most used first; the tuner's name wins."""
-    names = {*tuner.__all__, *compiler.__all__} - {"VERSION"}
+    """What users import from `tunefarm`, the most used first."""
+    package = sys.modules["tunefarm"]  # which is there, and which only users import
+    names = set(package.__all__) - {"__version__"}
     ordered = [*_FUNCTIONS, *sorted(names.difference(_FUNCTIONS))]
-    return {name: getattr(tuner if name in tuner.__all__ else compiler, name) for name in ordered}
+    return {name: getattr(package, name) for name in ordered}
 
 
 def api_page() -> str:

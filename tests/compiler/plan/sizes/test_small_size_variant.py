@@ -81,14 +81,13 @@ def test_each_form_is_run_where_it_is_the_faster_one(model: Path, target: Target
     assert found == [(Algorithm.DIRECT, f"{FEW}.0"), (Algorithm.winograd(4), f"not {FEW}.0")]
 
 
-def test_planes_of_three_and_of_six_columns_have_tiles_of_their_own(
-    model: Path, target: Target
-) -> None:
-    """Each tile of a row reads all filters again, and one of four is a third in vain of three."""
+def test_planes_of_few_columns_have_tiles_of_their_own(model: Path, target: Target) -> None:
+    """Each tile of a row reads all filters again; one of three columns takes as long as one of
+    four, whose sums wait for each other."""
     compiled = built(model, target, "2..30")
     direct = next(item for item in compiled.schedules.values() if item.kernel.name.endswith("_few"))
     loops = format_loops(lower(direct.kernel, direct.used.schedule))
-    assert {int(count) for count in re.findall(r"unrolled for ow in 0\.\.(\d+)", loops)} >= {3, 6}
+    assert {int(count) for count in re.findall(r"unrolled for ow in 0\.\.(\d+)", loops)} >= {4, 6}
 
 
 def test_pixels_of_all_images_count(model: Path, target: Target) -> None:
