@@ -297,4 +297,6 @@ class _Evaluator:
             origin.append(slice(first, None))
         shape = [len(self._ranges[name]) if name in strides else 1 for name in self._names]
         steps = [strides.get(name, 0) for name in self._names]
-        return np.asarray(as_strided(tensor[tuple(origin)], shape, steps, writeable=False))
+        bits = tensor.view(f"u{tensor.itemsize}") if tensor.dtype.isbuiltin == 2 else tensor
+        view = as_strided(bits[tuple(origin)], shape, steps, writeable=False)
+        return np.asarray(view.view(tensor.dtype))  # NumPy knows no strides of float8_e5m2

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.compiler.schedule.small_kernels import kernel_of
+from tests.compiler.schedule.small_kernels import kernel_from, kernel_of
 from tunefarm.compiler.expr.combiners import COMBINERS
 from tunefarm.compiler.expr.nodes import (
     Expr,
@@ -319,3 +319,12 @@ def test_terms_that_a_condition_leaves_out_are_not_even_looked_at() -> None:
     names = [buffer.name for buffer in kernel.inputs]
     found = evaluate_kernel(kernel, dict(zip(names, (x, w), strict=True)))
     np.testing.assert_allclose(found[:, 0].astype(np.float32), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [each for each in DType if each.is_float], ids=str)
+def test_elements_of_every_float_are_read_in_another_order(dtype: DType) -> None:
+    kernel = kernel_from(f"{dtype}[2,3]; transpose x0 perm=(1,0); cast v0 to=f32")
+    values = np.array([[0.5, 1, 2], [4, 1, 0.5]], np.float32)
+    (buffer,) = kernel.inputs
+    found = _run(kernel, {buffer.name: values.astype(dtype.numpy)})
+    np.testing.assert_array_equal(found, values.T)
