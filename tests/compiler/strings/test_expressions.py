@@ -11,12 +11,8 @@ from hypothesis import strategies as st
 
 from tests.compiler.strings.string_nodes import strings, theirs
 from tunefarm.compiler.errors import TunefarmError
-from tunefarm.compiler.strings.operators import (
-    RUNS,
-    Expression,
-    ExpressionError,
-    StringOperatorError,
-)
+from tunefarm.compiler.strings.expressions import Expression, ExpressionError
+from tunefarm.compiler.strings.operators import RUNS, StringOperatorError
 
 TEXTS = strings(
     "", "a", "abcd", "aB\n -_.1", "éÉkK\u212a\u017fsßẞ", "a b  cd", "ǅ], ab1", "a.b+E", "\n\n"
