@@ -206,7 +206,7 @@ class JobModels:
     @property
     def exchanges_kernels(self) -> bool:
         """Whether kernels can be exchanged in the running model: not where sizes are dynamic."""
-        return self.graph.is_static
+        return self.graph.is_fixed
 
     def _confirming(
         self,

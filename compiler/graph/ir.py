@@ -55,6 +55,6 @@ class Graph:
         return fixed_signature(inputs, outputs)
 
     @property
-    def is_static(self) -> bool:
+    def is_fixed(self) -> bool:
         """Whether all sizes are known when compiling."""
         return self.dynamic is None

@@ -47,7 +47,7 @@ def _type(graph: Graph, name: str) -> str:
 
 def _input(graph: Graph, name: str) -> str:
     type = _type(graph, name)
-    if graph.is_static:
+    if graph.is_fixed:
         return type
     signature = graph.signature
     if name == SIZES:
@@ -56,7 +56,7 @@ def _input(graph: Graph, name: str) -> str:
 
 
 def _output(graph: Graph, name: str) -> str:
-    if graph.is_static:
+    if graph.is_fixed:
         return ""
     if any(port.name == name for port in graph.signature.outputs):
         return f": {_sized(graph.signature.outputs, name, _type(graph, name))}"

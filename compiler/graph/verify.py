@@ -122,7 +122,7 @@ def _padding_problem(graph: Graph) -> str:
 
 
 def _signature_problem(graph: Graph) -> str:
-    if graph.is_static:
+    if graph.is_fixed:
         return ""
     inputs, outputs = ([(n, graph.types[n]) for n in p] for p in (graph.inputs, graph.outputs))
     return signature_problem(graph.signature, inputs, outputs)

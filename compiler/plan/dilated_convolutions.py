@@ -39,7 +39,7 @@ def run(graph: Graph, block: int | None, is_direct: bool) -> Graph:
 
     As it is without vectors, with dynamic shapes, and where all sums are direct ones (`is_direct`).
     """
-    if block is None or is_direct or not graph.is_static:
+    if block is None or is_direct or not graph.is_fixed:
         return graph
     rewriter = Rewriter(graph)
     for node in graph.nodes:

@@ -36,7 +36,7 @@ def run(graph: Graph, row_bytes: int, numerics: Numerics) -> Graph:
     As it is without tiles (0 bytes), and with dynamic shapes. `numerics` say which convolutions in
     f32 take factors of a narrow type.
     """
-    if not row_bytes or not graph.is_static:
+    if not row_bytes or not graph.is_fixed:
         return graph
     rewriter = Rewriter(graph)
     for node in graph.nodes:

@@ -53,7 +53,7 @@ class Emulated(Sized):
         folder = Path(tempfile.mkdtemp(dir=self.folder))
         onnx.save(drawn.proto(), folder / "drawn.onnx")
         graph = import_onnx(folder / "drawn.onnx", drawn.shapes())
-        if graph.is_static or not _is_emulated():
+        if graph.is_fixed or not _is_emulated():
             return super()._run_ours(drawn, seed)
         spec = compile_model(graph, target=self.target_of(seed)).spec
         calls = drawn.calls()

@@ -104,7 +104,7 @@ def run_numpy(graph: Graph, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _results(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
     """The outputs, of those whose sizes the graph computes as much as there is."""
-    if graph.is_static:
+    if graph.is_fixed:
         return {name: values[name] for name in graph.outputs}
     signature = graph.signature
     symbols = {

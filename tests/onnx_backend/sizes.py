@@ -159,7 +159,7 @@ def _run(
         }
         graph, fixed = _imported(model, shapes, item)
         status = "fixed" if fixed else status
-        if graph.is_static or not graph.signature.inputs:
+        if graph.is_fixed or not graph.signature.inputs:
             return Result(item.name, "sizes", status, "nothing is open")
         for extent, expected in {item.extent: item.outputs, **others}.items():
             call = item.call(extent)

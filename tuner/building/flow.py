@@ -180,7 +180,7 @@ def _compiled(
     model_hash = structural_hash(graph)
     asked = (store, model_hash, settings, target)
     accept = request.accept_nominees
-    is_sized = request.form in OF_SEVERAL and not graph.is_static
+    is_sized = request.form in OF_SEVERAL and not graph.is_fixed
     sizes, left = size_plan(*asked, accept_nominees=accept) if is_sized else (None, ())
     if sizes is not None and request.dump_after is None:
         return _several(request, store, parent, graph)

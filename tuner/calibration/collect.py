@@ -64,7 +64,7 @@ def with_outputs(graph: Graph, values: Iterable[str]) -> Graph:
     """
     graph = replace(graph, structure=NO_STRUCTURE)
     names, signature = tuple(values), graph.signature
-    if graph.is_static:
+    if graph.is_fixed:
         return dead_code.run(replace(graph, outputs=names))
     former = {port.name for port in signature.outputs}
     computed = (name for name in graph.outputs if name not in former)

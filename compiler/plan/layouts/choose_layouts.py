@@ -268,7 +268,7 @@ def run(graph: Graph, block: int | None) -> Graph:
     if block is None or block < 2:
         return graph
     prepared = with_kept_dimensions(graph)
-    slices = () if graph.is_static else _slices_in_blocks(prepared, block)
+    slices = () if graph.is_fixed else _slices_in_blocks(prepared, block)
     forms = _worthwhile_forms(prepared, block, slices)
     if not forms.forms:
         return graph

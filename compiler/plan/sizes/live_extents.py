@@ -470,7 +470,7 @@ def _along_axis(
 
 def limit_kernels(program: KernelProgram, graph: Graph) -> KernelProgram:
     """The program of a graph with limits on its kernels, which get the sizes as an operand."""
-    if graph.is_static:
+    if graph.is_fixed:
         return program
     needs = needed_extents(program, graph, graph.signature)
     calls: list[Call] = []

@@ -76,7 +76,7 @@ def test_top_k_of_a_known_number_has_a_known_shape() -> None:
         "{ k = Constant<value_ints=[2]>() y, i = TopK(x, k) }"
     )
     graph = import_model_proto(proto)
-    assert graph.is_static
+    assert graph.is_fixed
     x = FEW[3].copy()
     x[0, 2] = np.inf
     found = compiler.build(graph).run({"x": x})["i"]

@@ -115,7 +115,7 @@ def test_a_model_of_open_sizes_is_judged_by_samples_of_several(
     calibrated = PrecisionOptions(str(tmp_path), max_error=0.6)
     choice, tuned = chosen(settings, calibrated, graph)
     assert set(choice.points[choice.chosen].precisions.values()) == {Precision.INT8}
-    assert all(not job[0].is_static for job in tuned)
+    assert all(not job[0].is_fixed for job in tuned)
     drawn, _ = chosen(settings, PrecisionOptions(max_error=0.6), graph)
     assert drawn.calibration is None
     assert Precision.INT8 not in drawn.points[drawn.chosen].precisions.values()

@@ -143,7 +143,7 @@ def test_example_of_a_model_with_conditions_alone_takes_no_sizes(tmp_path: Path)
         "> }"
     )
     graph = import_model_proto(onnx.parser.parse_model(form + loop))
-    assert not graph.is_static and not graph.signature.sources
+    assert not graph.is_fixed and not graph.signature.sources
     export_library(compile_model(graph).spec, tmp_path, "loop")
     compile_example(tmp_path, "loop")  # warnings are errors
     assert run(tmp_path, "./loop_example").startswith("y [4]: ")
