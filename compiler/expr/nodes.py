@@ -8,34 +8,34 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from tunefarm.compiler.expr.functions import BINARY, UNARY
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Expr:
     """Base of scalar expressions; `dtype` is the element type of its value."""
 
     dtype: DType
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Const(Expr):
     """A literal."""
 
     value: int | float | bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Index(Expr):
     """The value of an axis (or, in loops, of a loop variable), an i64."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Load(Expr):
     """An element of a buffer or of another stage's result."""
 
@@ -43,7 +43,7 @@ class Load(Expr):
     indices: tuple[Expr, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Unary(Expr):
     """A function of one operand, a row of UNARY."""
 
@@ -51,7 +51,7 @@ class Unary(Expr):
     operand: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Binary(Expr):
     """A function of two operands of one type, a row of BINARY."""
 
@@ -60,7 +60,7 @@ class Binary(Expr):
     right: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Select(Expr):
     """`then` where `condition` holds, else `otherwise`; the side not taken is not evaluated."""
 
@@ -69,7 +69,7 @@ class Select(Expr):
     otherwise: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cast(Expr):
     """Conversion to `dtype` (float to integer truncates toward zero; anything to bool is != 0)."""
 

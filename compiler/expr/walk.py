@@ -48,7 +48,7 @@ def with_operands(expr: Expr, walk: Callable[[Expr], Expr]) -> Expr:
         left, right = walk(expr.left), walk(expr.right)
         same = left is expr.left and right is expr.right
         return expr if same else binary(expr.op, left, right)
-    if isinstance(expr, Const | Index):
+    if type(expr) in _LEAVES:
         return expr
     old = children(expr)
     new = tuple([walk(operand) for operand in old])
@@ -67,14 +67,15 @@ def postorder(expr: Expr, operands: Callable[[Expr], Operands] = children) -> It
     `operands` may leave out some, and what only they reach.
     """
     seen: set[int] = set()
-    stack: list[Expr | tuple[Expr]] = [expr]  # in a tuple: a node whose operands are done
+    stack: list[Any] = [expr]  # in a tuple: a node whose operands are done
     while stack:
         node = stack.pop()
-        if isinstance(node, tuple):
+        kind = type(node)
+        if kind is tuple:
             yield node[0]
         elif id(node) not in seen:
             seen.add(id(node))
-            if type(node) in _LEAVES:
+            if kind in _LEAVES:
                 yield node
             else:
                 stack.append((node,))
@@ -87,33 +88,33 @@ def loads(expr: Expr) -> list[Load]:
     # tuples, since the order of other nodes is not seen.
     found: list[Load] = []
     seen: set[int] = set()
-    stack: list[Expr | tuple[Load]] = [expr]
+    stack: list[Any] = [expr]
     while stack:
         node = stack.pop()
-        if isinstance(node, tuple):
+        kind = type(node)
+        if kind is tuple:
             found.append(node[0])
-        elif type(node) not in _LEAVES and id(node) not in seen:
+        elif kind not in _LEAVES and id(node) not in seen:
             seen.add(id(node))
-            if isinstance(node, Load):
+            if kind is Load:
                 stack.append((node,))
-            stack.extend(_CHILDREN[type(node)](node)[::-1])
+            stack.extend(_CHILDREN[kind](node)[::-1])
     return found
 
 
 def axes_of(expr: Expr) -> set[str]:
     """The axes that an expression mentions."""
-    if isinstance(expr, Index):
-        return {expr.name}
     found: set[str] = set()
     seen: set[int] = set()
-    stack = [expr]
+    stack: list[Any] = [expr]
     while stack:
         node = stack.pop()
-        if isinstance(node, Index):
+        kind = type(node)
+        if kind is Index:
             found.add(node.name)
-        elif id(node) not in seen:
+        elif kind is not Const and id(node) not in seen:
             seen.add(id(node))
-            stack.extend(_CHILDREN[type(node)](node))
+            stack.extend(_CHILDREN[kind](node))
     return found
 
 

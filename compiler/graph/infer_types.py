@@ -22,8 +22,12 @@ def same_types(
     node: Node, types: Mapping[str, TensorType], others: Mapping[str, TensorType]
 ) -> bool:
     """Whether the node's output and inputs have types in both mappings, and the same ones."""
-    names = (node.output, *filter(None, node.inputs))
-    return all(name in others and types.get(name) == others[name] for name in names)
+    for name in (node.output, *node.inputs):
+        if name:
+            type, other = types.get(name), others.get(name)
+            if other is None or (type is not other and type != other):
+                return False
+    return True
 
 
 def run(graph: Graph) -> Graph:

@@ -24,10 +24,10 @@ def verify_graph(graph: Graph, verified: Graph | None = None) -> None:
     have none), the graph has at least one output, a signature is one of its inputs and outputs,
     axes whose padding is unread are those of their values, and loops lie within each other. Types
     of nodes that the graph shares with a `verified` one, with the same types all round them, are
-    not inferred again.
+    not inferred again, and constants and types that it shares with that are not looked at again.
     """
     problem = (
-        _values_problem(graph)
+        _values_problem(graph, verified)
         or _nodes_problem(graph, verified)
         or _outputs_problem(graph)
         or _signature_problem(graph)
@@ -38,7 +38,9 @@ def verify_graph(graph: Graph, verified: Graph | None = None) -> None:
         raise VerifyError(f"graph {graph.name}: {problem}", program=format_graph(graph))
 
 
-def _values_problem(graph: Graph) -> str:
+def _values_problem(graph: Graph, verified: Graph | None) -> str:
+    known_types = verified.types if verified else {}
+    known_constants = verified.constants if verified else {}
     if len(set(graph.inputs)) != len(graph.inputs):
         return "two inputs have the same name"
     for name in graph.inputs:
@@ -50,6 +52,8 @@ def _values_problem(graph: Graph) -> str:
         declared = graph.types.get(name)
         if declared is None:
             return f"constant {name} has no type"
+        if known_constants.get(name) is array and known_types.get(name) is declared:
+            continue
         if array.shape != declared.shape or array.dtype != declared.dtype.numpy:
             return f"constant {name} is {array.dtype}{list(array.shape)}, declared {declared}"
         if not array.flags.c_contiguous:
@@ -57,7 +61,7 @@ def _values_problem(graph: Graph) -> str:
         if array.flags.writeable:
             return f"constant {name} is writeable"
     for name, type in graph.types.items():
-        if min(type.shape, default=0) < 0:
+        if known_types.get(name) is not type and min(type.shape, default=0) < 0:
             return f"{name} has an extent below 0: {type}"
     return ""
 

@@ -7,7 +7,7 @@ let-bound one, and a `Load` reads a parameter or an allocated buffer (row-major,
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from operator import is_
 from typing import TypeAlias
@@ -15,6 +15,7 @@ from typing import TypeAlias
 from tunefarm.compiler.expr.nodes import Expr, Load
 from tunefarm.compiler.kernels.kernel import Pitch
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.tensor_type import TensorType
 
 
@@ -36,7 +37,7 @@ class Scope(StrEnum):
     TILE = "tile"  # matrix tiles: the last two dimensions are one tile's rows and columns
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Memory:
     """A buffer: a parameter of the kernel, which may have a `pitch`, or an allocation."""
 
@@ -51,7 +52,7 @@ class Memory:
         return TensorType(self.dtype, self.shape)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stmt:
     """Base of statements."""
 
@@ -59,7 +60,7 @@ class Stmt:
 Body: TypeAlias = tuple[Stmt, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class For(Stmt):
     """`for start <= variable < stop: body`; `chunks` per thread for a parallel loop.
 
@@ -85,7 +86,7 @@ class For(Stmt):
         return self.limit is None and self.begins is None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Let(Stmt):
     """Bind an i64 variable in `body`."""
 
@@ -94,7 +95,7 @@ class Let(Stmt):
     body: Body
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class If(Stmt):
     """Run `body` where the bool condition holds.
 
@@ -106,7 +107,7 @@ class If(Stmt):
     elsewhere: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Store(Stmt):
     """`buffer[indices] = value`."""
 
@@ -115,7 +116,7 @@ class Store(Stmt):
     value: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Update(Stmt):
     """`buffer[indices] = combiner(buffer[indices], value)`; a sum may use fused multiply-add."""
 
@@ -125,7 +126,7 @@ class Update(Stmt):
     value: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Dot(Stmt):
     """`buffer[indices] +=` the sum of `left * right` over 0 <= `variable` < `count`.
 
@@ -148,7 +149,7 @@ class Dot(Stmt):
     widened: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TileZero(Stmt):
     """The tile `buffer[indices]` = 0."""
 
@@ -156,7 +157,7 @@ class TileZero(Stmt):
     indices: tuple[Expr, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TileLoad(Stmt):
     """The tile `buffer[indices]` = rows of memory, the first from the element `source` on.
 
@@ -170,7 +171,7 @@ class TileLoad(Stmt):
     stride: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TileDot(Stmt):
     """`buffer[indices][r, l] +=` the sum over s and v < n of `left[r, n s + v] * right[s, n l + v]`
 
@@ -184,7 +185,7 @@ class TileDot(Stmt):
     right: Load
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TileStore(Stmt):
     """Rows of memory, `stride` elements apart, from `buffer[indices]` on = the tile `source`."""
 
@@ -197,7 +198,7 @@ class TileStore(Stmt):
 TileStmt: TypeAlias = TileZero | TileLoad | TileDot | TileStore
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Carry(Stmt):
     """`update`, then `buffer[indices] =` what it updated; the other way round if `exclusive`.
 
@@ -210,7 +211,7 @@ class Carry(Stmt):
     exclusive: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ahead:
     """What vector loads of a copy ask for: as far behind `first`, an element of what is copied, as
     they are behind the copy's first element, and `distance` elements further."""
@@ -219,7 +220,7 @@ class Ahead:
     distance: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Allocate(Stmt):
     """A buffer with undefined contents that exists in `body`."""
 
@@ -229,7 +230,7 @@ class Allocate(Stmt):
     ahead: Ahead | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LoopNest:
     """A kernel as loops: parameters (inputs in order, packed; then the output) and a body."""
 
@@ -259,10 +260,12 @@ def uses_tiles(body: Body) -> bool:
 
 def walk(body: Body) -> Iterator[Stmt]:
     """Every statement of a body, outer before inner."""
-    for statement in body:
+    left = [*reversed(body)]
+    while left:
+        statement = left.pop()
         yield statement
         if isinstance(statement, For | Let | If | Allocate):
-            yield from walk(statement.body)
+            left.extend(reversed(statement.body))
 
 
 def with_body(statement: For | Let | If | Allocate, body: Body) -> Stmt:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -12,11 +12,12 @@ from tunefarm.compiler.expr.nodes import Expr, add, integer, mul
 from tunefarm.compiler.loops.ir import Body, Memory
 from tunefarm.compiler.loops.region import free_index, free_name
 from tunefarm.compiler.loops.stage_state import Split, StageState
+from tunefarm.compiler.types.frozen import frozen
 
 RangeMap = dict[str, tuple[int, int]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Dotted:
     """The variable of a dot product, and over how many terms it runs; `widened` as in `Dot`."""
 
@@ -25,7 +26,7 @@ class Dotted:
     widened: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Env:
     """What is known on the way down a nest; changed only by `replace`."""
 
@@ -45,7 +46,7 @@ Inside: TypeAlias = Callable[[Env], Body]
 """Makes what comes inside of a loop, given what is known there."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PlacedStage:
     """A stage where one region of it is computed, which begins at `offsets`, by axis.
 
@@ -66,7 +67,7 @@ class PlacedStage:
         return values
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Piece:
     """A part of a loop's range, with the extents of the tile inside.
 
