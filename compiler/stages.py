@@ -55,20 +55,26 @@ class Stages:
         self._dump_after = dump_after
         self._kernels = kernels
         self.kept: dict[str, dict[str, object]] = {name: {} for name in keep}
+        self._verified: dict[type, object] = {}  # the last program of each representation
 
     def run(self, name: str, stage: Callable[[], T], kernel: str = "") -> T:
         """Run `stage`, verify the program it returns, and dump it if that was asked for.
 
-        Every program is verified where it is made, so the next stage starts from a verified one.
-        `kernel` is the workload key of the kernel that it is a program of, if it is of one.
+        Every program is verified where it is made, so the next stage starts from a verified one,
+        and what both share is not looked at again. `kernel` is the workload key of the kernel that
+        it is a program of, if it is of one.
         """
         program = stage()
-        verify(program)
+        verify(program, self._verified.get(type(program)))
         self.observe(name, program, kernel)
         return program
 
     def observe(self, name: str, program: object, kernel: str = "") -> None:
-        """Dump or keep the program that a stage, or a pass within one, has made, if asked for."""
+        """Dump or keep the program that a stage, or a pass within one, has made, if asked for.
+
+        It has been verified.
+        """
+        self._verified[type(program)] = program
         if name in self.kept:
             self.kept[name][kernel] = program
         if not self._dumps(name, kernel):
@@ -89,10 +95,13 @@ class Stages:
         return callable(self._dump_after) or self._dump_after in (name, ALL)
 
 
-def verify(program: object) -> None:
-    """Raise `VerifyError` if a program breaks a rule of its representation."""
+def verify(program: object, verified: object = None) -> None:
+    """Raise `VerifyError` if a program breaks a rule of its representation.
+
+    `verified` is one of the same representation that breaks none.
+    """
     if type(program) in _REPRESENTATIONS:
-        _REPRESENTATIONS[type(program)][0](program)
+        _REPRESENTATIONS[type(program)][0](program, verified)
 
 
 def format_program(program: object) -> str:
@@ -109,8 +118,8 @@ def format_program(program: object) -> str:
 
 
 # What each representation is verified and printed by; what is not here is plain data.
-_REPRESENTATIONS: dict[type, tuple[Callable[[Any], None], Callable[[Any], str]]] = {
+_REPRESENTATIONS: dict[type, tuple[Callable[[Any, Any], None], Callable[[Any], str]]] = {
     Graph: (verify_graph, format_graph),
     KernelProgram: (verify_program, format_kernel_program),
-    LoopNest: (verify_loops, format_loops),
+    LoopNest: (lambda nest, verified: verify_loops(nest), format_loops),
 }

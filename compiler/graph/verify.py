@@ -31,7 +31,7 @@ def verify_graph(graph: Graph, verified: Graph | None = None) -> None:
         or _nodes_problem(graph, verified)
         or _outputs_problem(graph)
         or _signature_problem(graph)
-        or _padding_problem(graph)
+        or _padding_problem(graph, verified)
         or region_problem(graph)
     )
     if problem:
@@ -117,9 +117,13 @@ def _outputs_problem(graph: Graph) -> str:
     return ""
 
 
-def _padding_problem(graph: Graph) -> str:
+def _padding_problem(graph: Graph, verified: Graph | None) -> str:
     for name, dims in (*graph.unread.items(), *graph.zeros.items()):
         type = graph.types.get(name)
+        if verified and verified.types.get(name) is type is not None:
+            before = (verified.unread.get(name), verified.zeros.get(name))
+            if dims in before:
+                continue
         if type is None or tuple(map(extent_of, dims)) != type.shape:
             return f"{name} is {type}, its axes are {dims}"
     return ""

@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 
 from tunefarm.compiler.expr.affine import simplify_division
 from tunefarm.compiler.expr.nodes import (
@@ -37,6 +36,7 @@ from tunefarm.compiler.kernels.recurrence import recurrence_of
 from tunefarm.compiler.kernels.serialize import ExpressionTable, kernel_from_json, kernel_to_json
 from tunefarm.compiler.kernels.stage import Axis, Stage
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import replace
 
 
 def canonicalise(

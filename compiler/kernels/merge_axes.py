@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.expr.affine import affine
 from tunefarm.compiler.expr.nodes import Expr, Index, Load, index
 from tunefarm.compiler.expr.walk import axes_of, transform
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.stage import Axis, Stage
+from tunefarm.compiler.types.frozen import replace
 
 
 def merge_axes(kernel: FusedKernel, first: str, second: str) -> FusedKernel:

@@ -7,7 +7,6 @@ side by side.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 from tunefarm.compiler.errors import ScheduleError
@@ -30,6 +29,7 @@ from tunefarm.compiler.kernels.attention import attention_of
 from tunefarm.compiler.kernels.kernel import FusedKernel, RowPitch, ValidExtent
 from tunefarm.compiler.kernels.stage import Axis, Stage
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import replace
 
 
 def split_rows(kernel: FusedKernel, *, keep_attention: bool = True) -> FusedKernel:

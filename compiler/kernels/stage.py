@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from tunefarm.compiler.expr.nodes import Expr, Load
 from tunefarm.compiler.expr.walk import substitute, transform
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 
 
 class Role(StrEnum):
@@ -23,7 +24,7 @@ class Role(StrEnum):
     REDUCE = "reduce"  # reduced otherwise
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Axis:
     """A named iteration axis 0 <= name < extent; equal to others whatever is known of its role."""
 
@@ -32,7 +33,7 @@ class Axis:
     role: Role | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stage:
     """`name[axes] = combiner over reduce_axes of body`; with no reduce_axes just `body`.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import NamedTuple
 
@@ -26,6 +25,7 @@ from tunefarm.compiler.llvm.shuffles import (
 from tunefarm.compiler.llvm.writer import FunctionWriter, Value
 from tunefarm.compiler.loops.ir import Ahead
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 
 FAR = 1 << 14  # bytes ahead from where on the second-level cache is near enough
 CACHE_LINE = 64  # bytes that one prefetch brings; a power of two divides or repeats it elsewhere
@@ -36,7 +36,7 @@ def _stored(dtype: DType) -> DType:
     return DType.U8 if dtype is DType.BOOL else dtype
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Lane:
     """The vectorised loop that surrounds a statement: its variable and the number of elements."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import cache
 
 from tunefarm.compiler.expr.affine import Affine, Atom, affine, decide, expr_range
@@ -35,6 +34,7 @@ from tunefarm.compiler.loops.ir import (
 )
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen, replace
 
 MOST = 0.5  # of the estimated instructions that may be scalar
 LEAST_WORK = 2000.0  # scalar instructions below which nobody would notice
@@ -46,7 +46,7 @@ DIVISION = 10.0
 _Ranges = dict[str, tuple[int, int]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Place:
     """Where a statement stands: what is known of the variables, and how often it runs.
 
@@ -63,7 +63,7 @@ class _Place:
     read: frozenset[str] = frozenset()  # variables whose values are read from memory
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Work:
     """Instructions of a statement, and why those are scalar that are."""
 

@@ -23,7 +23,6 @@ batches are. What becomes of the sums is written once for tiles of all sizes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 
 from tunefarm.compiler.expr.nodes import Expr, Load, add, all_of, binary, index, integer, mul, unary
 from tunefarm.compiler.expr.walk import axes_of, loads, substitute, transform
@@ -55,6 +54,7 @@ from tunefarm.compiler.loops.row_tiles import (
     unrolled_rows,
 )
 from tunefarm.compiler.loops.size_conditions import Condition
+from tunefarm.compiler.types.frozen import frozen, replace
 
 BATCHES = 4
 """Batches of a tile at most: with these, sums of one row of each do not wait for each other."""
@@ -85,7 +85,7 @@ def _joined(body: Body, needed: NeededStatements) -> Body:
 # --- what there is ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Batches:
     """A loop over batches, the first tile of rows in it, and what ends both.
 
@@ -242,7 +242,7 @@ def _read(body: Body, own: str) -> Iterator[Load]:
 # --- what is made -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Jam:
     """Has a tile done for several batches, next to the loops over its rows."""
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from tunefarm.compiler.expr.affine import Affine, Ranges, affine, affine_range, expr_range
 from tunefarm.compiler.expr.nodes import (
@@ -65,6 +64,7 @@ from tunefarm.compiler.loops.size_conditions import (
 from tunefarm.compiler.loops.split_borders import split_borders, split_guarded_copies
 from tunefarm.compiler.loops.thread_shares import parallel_profit
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen, replace
 
 # --- Fused loops whose parts end at run time: one loop over as many rounds as the parts have -----
 #
@@ -74,7 +74,7 @@ from tunefarm.compiler.types.dtypes import DType
 #     …                                    let p.1 = p // 12
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Part:
     """A loop that was fused: the variable, its static extent, and whether it is what is left."""
 
@@ -82,7 +82,7 @@ class _Part:
     extent: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FusedParts:
     """A fused loop with its bindings: `divided` has those of each part, innermost first."""
 
@@ -112,7 +112,7 @@ class FusedParts:
         return LimitedParts(self, found) if found else None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LimitedParts:
     """Fused parts of which some end at run time, by variable."""
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tunefarm.compiler.expr.nodes import Expr, binary, integer
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.packing import NewArray, Packing
 from tunefarm.compiler.types.tensor_type import Array
 from tunefarm.compiler.types.winograd_filter import pack_transformed, transformed_shape
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ConstantLayout:
     """How a constant input lies in memory: the `splits` and the `order` of a `Packing`.
 

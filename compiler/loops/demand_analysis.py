@@ -10,7 +10,6 @@ product of which one factor is nothing but zeros does not.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import compress
 from operator import is_
 from typing import TypeAlias
@@ -75,6 +74,7 @@ from tunefarm.compiler.loops.size_conditions import (
     strongest,
 )
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen, replace
 
 Write = Store | Update | Dot | Carry | TileStmt
 
@@ -83,7 +83,7 @@ _ROW, _COLUMN = "tile.row", "tile.column"
 dimension of memory that a row lies along."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Place:
     """A write with what is known where it stands: ranges of variables, and which buffers it means.
 
@@ -113,7 +113,7 @@ _Read: TypeAlias = tuple[Place, Load, tuple[Condition, ...] | None]
 """A load where it is, and the conditions of the selects that it is chosen by; None in an index."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Need:
     """One dimension is needed where factor * index and what is outside keep the condition."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from tunefarm.compiler.expr.affine import Affine, affine, affine_range, expr_range
 from tunefarm.compiler.expr.nodes import Binary, Const, Expr, Index, Load, Select
@@ -31,6 +31,7 @@ from tunefarm.compiler.loops.ir import (
     walk,
 )
 from tunefarm.compiler.loops.loop_ranges import RangeMap
+from tunefarm.compiler.types.frozen import replace
 
 _PLAIN = ("add", "sub", "mul")
 

@@ -7,7 +7,6 @@ let-bound one, and a `Load` reads a parameter or an allocated buffer (row-major,
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from enum import StrEnum
 from operator import is_
 from typing import TypeAlias
@@ -15,7 +14,7 @@ from typing import TypeAlias
 from tunefarm.compiler.expr.nodes import Expr, Load
 from tunefarm.compiler.kernels.kernel import Pitch
 from tunefarm.compiler.types.dtypes import DType
-from tunefarm.compiler.types.frozen import frozen
+from tunefarm.compiler.types.frozen import frozen, replace
 from tunefarm.compiler.types.tensor_type import TensorType
 
 

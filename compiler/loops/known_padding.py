@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,9 +15,10 @@ from tunefarm.compiler.loops.ir import Store
 from tunefarm.compiler.loops.size_conditions import Condition, Key, size_conditions, terms_of
 from tunefarm.compiler.types.conversions import converted
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Padding:
     """A buffer holds `value` where factor * index of a dimension + what is outside is beyond."""
 

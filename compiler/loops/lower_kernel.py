@@ -6,7 +6,7 @@ import itertools
 import math
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 from tunefarm.compiler.errors import ScheduleError
@@ -45,6 +45,7 @@ from tunefarm.compiler.loops.stage_loops import StageLoops
 from tunefarm.compiler.loops.stage_state import StageState
 from tunefarm.compiler.loops.tile_loops import tile_loops
 from tunefarm.compiler.loops.walk_loops import scan_loops, scatter_loops
+from tunefarm.compiler.types.frozen import replace
 
 MOST_PRIVATE = 256
 """Bytes of an intermediate result that is private to the thread, not in the workspace."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from tunefarm.compiler.expr.affine import (
@@ -18,9 +17,10 @@ from tunefarm.compiler.expr.affine import (
 from tunefarm.compiler.expr.nodes import Expr, Index, Load, add, binary, index, integer
 from tunefarm.compiler.expr.walk import axes_of, loads, substitute
 from tunefarm.compiler.kernels.stage import Stage
+from tunefarm.compiler.types.frozen import frozen, replace
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Region:
     """A box of a stage's result: per axis an index where it begins and an extent."""
 
@@ -28,7 +28,7 @@ class Region:
     extents: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Side:
     """What loads need of one dimension."""
 
@@ -37,7 +37,7 @@ class _Side:
     high: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class User:
     """A stage that reads others, with its axes as forms over free and bound variables."""
 

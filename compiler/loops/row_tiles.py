@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from tunefarm.compiler.expr.affine import Affine, affine
@@ -56,6 +55,7 @@ from tunefarm.compiler.loops.ir import (
 )
 from tunefarm.compiler.loops.needed_statements import Facts, NeededStatements, holds
 from tunefarm.compiler.loops.size_conditions import Condition
+from tunefarm.compiler.types.frozen import frozen, replace
 
 SIZES = (1, 2, 4, 6, 8, 11, 15, 20, 27)
 """Rows of tiles that are smaller than the whole: the last tile of rows computes few in vain, while
@@ -87,7 +87,7 @@ NEAR_MAXIMUM_SHARE = 0.75
 in other directions."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rows:
     """The unrolled loops of a tile that a condition cuts: names, how far it goes on with each
     round, and how many rounds there are."""
@@ -145,7 +145,7 @@ def is_rare(known: Facts, cut: Condition, greatest: Mapping[Load, int]) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SumTile:
     """A register tile by what its statements do: `zeros` are what sums begin with, `sums` what is
     added to them, under conditions or not, and `ends` store what becomes of them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field
 
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.expr.nodes import Expr, Load, index
@@ -14,9 +14,10 @@ from tunefarm.compiler.kernels.stage import Axis, Stage
 from tunefarm.compiler.loops.constant_layout import ConstantLayout
 from tunefarm.compiler.loops.ir import Ahead
 from tunefarm.compiler.loops.stage_state import Attachment, StageState
+from tunefarm.compiler.types.frozen import frozen, replace
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ScheduledKernel:
     """A kernel's stages in the order in which they are computed, with their loops."""
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field
 
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.expr.affine import Affine, Atom, affine, affine_range, expr_range
@@ -53,6 +53,7 @@ from tunefarm.compiler.loops.ir import (
 from tunefarm.compiler.loops.loop_ranges import RangeMap
 from tunefarm.compiler.loops.size_conditions import Condition, rounds_known, size_conditions
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen, replace
 
 
 def separate_rows(nest: LoopNest) -> LoopNest:
@@ -82,7 +83,7 @@ def _check_tiles(nest: LoopNest, pitches: Container[str]) -> None:
             raise ScheduleError(f"rows of {buffer} are apart in memory, and no matrix tile")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Rows:
     output: Memory
     pitch: RowPitch

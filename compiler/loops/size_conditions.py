@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TypeAlias
 
 from tunefarm.compiler.expr.affine import Affine, Ranges, affine, affine_range
@@ -15,7 +14,7 @@ from tunefarm.compiler.expr.nodes import Binary, Const, Expr, Load, add, binary,
 from tunefarm.compiler.expr.parts import conjuncts
 from tunefarm.compiler.kernels.kernel import ValidExtent
 from tunefarm.compiler.types.dtypes import DType
-from tunefarm.compiler.types.frozen import frozen
+from tunefarm.compiler.types.frozen import frozen, replace
 
 Terms: TypeAlias = tuple[tuple[str, int], ...]
 Key: TypeAlias = tuple[Terms, int, Load]

@@ -16,7 +16,6 @@ the same whatever the cache has room for.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 
 from tunefarm.compiler.expr.nodes import (
@@ -54,6 +53,7 @@ from tunefarm.compiler.loops.ir import (
     walk,
 )
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import replace
 
 _FEWEST = 8
 """Elements that are skipped at once: for fewer, asking is as much work as copying."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 
 from tunefarm.compiler.expr.affine import Affine, Ranges, affine
 from tunefarm.compiler.expr.nodes import (
@@ -57,11 +56,12 @@ from tunefarm.compiler.loops.size_conditions import (
     terms_of,
 )
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen, replace
 
 _LANES = 16
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Border:
     """From a row of a size on a dimension of the output on it holds a value.
 
@@ -337,7 +337,7 @@ def split_guarded_copies(body: Body) -> Body:
     return tuple(made)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Copy:
     """A loop of vectors that are stored where all `guards` hold and the variable is inside.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import TypeAlias
 
 from tunefarm.compiler.errors import ScheduleError
@@ -34,6 +33,7 @@ from tunefarm.compiler.loops.loop_ranges import (
 )
 from tunefarm.compiler.loops.region import free_name
 from tunefarm.compiler.loops.stage_state import StageState
+from tunefarm.compiler.types.frozen import replace
 
 SHORT_LOOP = 7  # a loop of at most so many rounds is written out if that decides a guard
 

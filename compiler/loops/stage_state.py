@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field
 from typing import NamedTuple
 
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.expr.nodes import Expr
 from tunefarm.compiler.kernels.stage import Axis, Stage
 from tunefarm.compiler.loops.ir import LoopKind, Scope
+from tunefarm.compiler.types.frozen import frozen, replace
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Split:
     """`parent = outer * factor + inner`; tails are those of `Tile`."""
 
@@ -37,7 +38,7 @@ class Split:
         return self.tail != "peel"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RangeCuts:
     """Where a loop's range is cut: `first` and `last` iterations stand alone; cuts between them."""
 
@@ -46,7 +47,7 @@ class RangeCuts:
     inside: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ScannedAxis:
     """The axis that a stage is walked along, in order (from its end in `reverse`), and what for.
 
@@ -59,7 +60,7 @@ class ScannedAxis:
     reverse: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DottedAxis:
     """The innermost axis, which a dot product sums over; `widened` as in `Dot`."""
 
@@ -67,7 +68,7 @@ class DottedAxis:
     widened: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ScatteredAxis:
     """The axis along which a stage, filled with `seed`, is updated at `position`, in order.
 
@@ -95,7 +96,7 @@ class TiledAxes(NamedTuple):
         return tuple(filter(None, self))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Attachment:
     """Where a producer is computed: inside loop `axis` of `consumer`."""
 
@@ -103,7 +104,7 @@ class Attachment:
     axis: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StageState:
     """A stage and the loops over its axes; schedule steps make new ones."""
 

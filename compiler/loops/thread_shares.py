@@ -10,7 +10,6 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 
 from tunefarm.compiler.expr.nodes import Expr, Load, add, binary, integer, mul
 from tunefarm.compiler.expr.walk import loads
@@ -30,12 +29,13 @@ from tunefarm.compiler.loops.ir import (
     walk,
 )
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen, replace
 
 _TILE_PRODUCTS = 16 * 16 * 16
 """Of a product of matrix tiles of 16 rows of 16 numbers."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LoopShares:
     """How a parallel loop of `rounds` is shared; `work` are its operations in all.
 
@@ -49,7 +49,7 @@ class LoopShares:
     imbalance: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KernelShares:
     """The parallel loops of a kernel, and the operations in none of them."""
 

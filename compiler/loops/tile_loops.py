@@ -11,7 +11,6 @@ rows of the result = tile c             for each pair
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
@@ -35,12 +34,13 @@ from tunefarm.compiler.loops.loop_ranges import Env
 from tunefarm.compiler.loops.stage_loops import StageLoops
 from tunefarm.compiler.loops.stage_state import StageState, TiledAxes
 from tunefarm.compiler.loops.verify_tiles import TERM_BYTES
+from tunefarm.compiler.types.frozen import frozen, replace
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 """How buffers lie in memory, by name."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Factor:
     """Tiles of one factor, the loops over blocks that tell them apart, and what they hold."""
 
@@ -169,7 +169,7 @@ def _places(blocks: tuple[str, ...], env: Env) -> tuple[Expr, ...]:
     return tuple(env.values[axis] for axis in blocks)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Placement:
     """Finds where in memory the rows of a tile lie."""
 

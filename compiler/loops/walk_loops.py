@@ -5,8 +5,6 @@ Of a scanned stage what was combined so far is carried from one round to the nex
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.expr.affine import Affine, affine, affine_range, expr_range
 from tunefarm.compiler.expr.combiners import neutral_element
@@ -30,6 +28,7 @@ from tunefarm.compiler.loops.loop_ranges import Env, Inside, axis_value, free_ra
 from tunefarm.compiler.loops.region import Region
 from tunefarm.compiler.loops.stage_loops import StageLoops
 from tunefarm.compiler.loops.stage_state import ScannedAxis, ScatteredAxis, StageState
+from tunefarm.compiler.types.frozen import frozen, replace
 
 
 def scan_loops(loops: StageLoops, leaves: Leaves, memory: Memory, region: Region, env: Env) -> Body:
@@ -163,7 +162,7 @@ def _updates_that_are_there(position: Expr) -> tuple[Expr | None, Expr]:
     return None, position
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Updates:
     """Makes the loops that write the updates."""
 

@@ -53,20 +53,25 @@ def transfers_of(shape: NestShape, target: Target) -> list[Transfers]:
     sizes = (target.l1_bytes, target.l2_bytes, target.l3_bytes)
     size = np.maximum(np.array(sizes, np.float64), 1.0)[:, None]
     here = np.arange(count)
-    extents = nest.inside.copy()
-    pieces = np.stack([operand.footprint(extents) for operand in shape.operands])
+    order, trips_of = nest.order(), nest.trips()
+    extents = np.empty((axes, len(order) + 1, count))  # before the first loop and after each
+    extents[:, 0] = nest.inside
+    for level, (axis, trips) in enumerate(zip(order, trips_of, strict=True), 1):
+        extents[:, level] = extents[:, level - 1]
+        extents[axis, level, here] *= trips
+    touched = np.stack([operand.footprint(extents) for operand in shape.operands])
+    pieces = touched[:, 0]
     fill = pieces.sum(axis=0) / size
     spill = fill.copy()
     moves = np.stack([operand.moves_with(axes) for operand in shape.operands])
     fits = np.ones(fill.shape, np.bool_)  # everything up to the present loop
     next_to = np.ones((len(sizes), *pieces.shape), np.bool_)  # no loop outside has moved it yet
     streamed = np.broadcast_to(pieces, next_to.shape)
-    for axis, trips in zip(nest.order(), nest.trips(), strict=True):
+    for level, (axis, trips) in enumerate(zip(order, trips_of, strict=True), 1):
         turning = trips > 1
         if not turning.any():
             continue
-        extents[axis, here] *= trips
-        grown = np.stack([operand.footprint(extents) for operand in shape.operands])
+        grown = touched[:, level]
         total = grown.sum(axis=0) / size
         still = fits & (total <= 1.0)
         fill = np.where(still, total, fill)

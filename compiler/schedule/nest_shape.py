@@ -56,10 +56,13 @@ class Operand:
         return replace(self, dimensions=dimensions)
 
     def footprint(self, extents: Numbers) -> Numbers:
-        """Bytes touched while each axis a runs over extents[a] points; shapes [axes, n] and [n]."""
-        size = np.full(extents.shape[1], float(self.element_bytes))
+        """Bytes touched while each axis a runs over extents[a] points.
+
+        Shapes [axes, n] and [n], or with more dimensions alike in both.
+        """
+        size = np.full(extents.shape[1:], float(self.element_bytes))
         for dimension, limit in zip(self.dimensions, self.extents, strict=True):
-            reach = np.ones(extents.shape[1])
+            reach = np.ones(extents.shape[1:])
             for axis, coefficient in dimension:
                 reach += abs(coefficient) * (extents[axis] - 1.0)
             size *= np.minimum(reach, limit)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.tensor_type import Attribute
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Node:
     """One operator application with one output; an absent optional input is ""."""
 

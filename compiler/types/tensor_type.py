@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -57,7 +56,7 @@ class TensorType:
     @property
     def stored(self) -> TensorType:
         """The type of its memory, all of which is there."""
-        return self if self.padded is None else replace(self, padded=None)
+        return self if self.padded is None else TensorType(self.dtype, self.shape)
 
     @property
     def size(self) -> int:

@@ -29,6 +29,8 @@ def cheapest(
         tuple(dict.fromkeys((default, *others.get(choice.name, ()))))
         for choice, default in zip(sketch.choices, sketch.default, strict=True)
     ]
+    if all(len(values) == 1 for values in tried):
+        return sketch
     shape, numbers = sketch.shape_of(tried)  # the default is the first one
     costs = cost(shape)
     if costs.min() >= MAX_TIME_RATIO * costs[0]:

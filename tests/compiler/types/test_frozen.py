@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import pickle
-from dataclasses import FrozenInstanceError, asdict, dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, asdict, dataclass, field, fields
+from dataclasses import replace as replace_of_dataclasses
 from typing import Any
 
 import pytest
 
-from tunefarm.compiler.types.frozen import frozen
+from tunefarm.compiler.types.frozen import frozen, replace
 
 
 @frozen
@@ -23,6 +25,14 @@ class Ours:
     def total(self) -> int:
         """Of the numbers."""
         return sum(self.numbers)
+
+
+@frozen
+class Longer(Ours):
+    """A base and what `field` says."""
+
+    names: dict[str, int] = field(default_factory=dict)
+    note: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +62,29 @@ def test_values_are_compared_hashed_and_shown_as_a_dataclass_does() -> None:
     assert repr(Shown(1.0)) == "shown"
 
 
+def test_a_base_and_fields_are_as_a_dataclass_has_them() -> None:
+    one, other = Longer("a"), Longer("a", (1, 2), {}, "noted")
+    assert one == other != Longer("a", names={"b": 1})
+    assert one != Ours("a")
+    assert one.names == {} and one.names is not other.names and one.names is not Longer("a").names
+    assert repr(other) == "Longer(name='a', numbers=(1, 2), names={}, note='noted')"
+    with pytest.raises(FrozenInstanceError, match="cannot assign"):
+        other.name = "b"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("replaced", [replace, replace_of_dataclasses])
+def test_some_fields_are_replaced(replaced: Callable[..., Any]) -> None:
+    assert replaced(Ours("a"), numbers=()) == Ours("a", ())
+    made = replaced(Longer("a", note="noted"), name="b", names={"c": 1})
+    assert (made, made.note) == (Longer("b", names={"c": 1}), "noted")
+    assert replaced(Theirs("a", (1,)), name="b") == Theirs("b", (1,))
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        replaced(Ours("a"), other=1)
+
+
 def test_the_functions_of_dataclasses_take_it() -> None:
     ours, theirs = Ours("a"), Theirs("a")
-    assert [field.name for field in fields(ours)] == [field.name for field in fields(theirs)]
-    assert replace(ours, numbers=()) == Ours("a", ())
+    assert [item.name for item in fields(ours)] == [item.name for item in fields(theirs)]
     assert asdict(ours) == asdict(theirs)
     match ours:
         case Ours(name, numbers):
