@@ -18,7 +18,7 @@ register sum: f32[8, 16]                   if 6 < rows:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from tunefarm.compiler.expr.affine import Affine, affine
@@ -156,8 +156,18 @@ class SumTile:
     ends: Body
 
     def rolled_sums(self) -> Body:
-        """What is added, with plain loops along the sums."""
-        return rolled(self.sums, frozenset(loop.variable for loop in self._summed()))
+        """What is added, with plain loops along the sums, but those that decide about guards: of
+        these nothing is left where they are unrolled."""
+        names = {loop.variable for loop in self._summed()}
+        guards = (item.condition for item in walk(self.sums) if isinstance(item, If))
+        decided = (axes_of(guard) for guard in guards if not self.asks(guard))
+        return rolled(self.sums, frozenset(names.difference(*decided)))
+
+    def asks(self, guard: Expr) -> bool:
+        """Whether the run decides about a guard, and not the number of an unrolled round."""
+        loops = (item for item in walk(self.sums) if isinstance(item, For))
+        unrolled = {loop.variable for loop in loops if loop.kind is LoopKind.UNROLLED}
+        return not axes_of(guard) <= unrolled or bool(loads(guard))
 
     def _summed(self) -> list[For]:
         """The loops along the sums."""
@@ -246,12 +256,12 @@ def tiles_of_rows(tile: Allocate, condition: Condition, rows: Rows, known: Facts
     as there are.
     """
     count, parts = rows.count, sum_tile(tile)
-    is_guarded = parts is not None and bool(_row_guards(parts.sums, rows))
-    in_blocks = parts is not None and not is_guarded and count - 2 > BLOCK
+    guards = [] if parts is None else _row_guards(parts.sums, rows)
+    in_blocks = parts is not None and not guards and count - 2 > BLOCK
     sizes = [count - 2] if in_blocks else [size for size in SIZES if size < count]
-    if is_guarded and count <= FEW_ROWS:
+    if guards and count <= FEW_ROWS:
         sizes = [size for size in FEW_SIZES if size < count]
-    elif is_guarded:
+    elif guards:
         sizes = sizes[::-2][::-1]  # each has several times the code
     rests = [size for size in SIZES if size < BLOCK] if in_blocks else []
     if parts is not None and parts.has_pixels(rows.variables):
@@ -264,7 +274,7 @@ def tiles_of_rows(tile: Allocate, condition: Condition, rows: Rows, known: Facts
             break
         tests = [] if holds(more, known) else [more.to_expr()]
         if size == count:
-            body = (tile,) if parts is None or not is_guarded else _guarded_tile(parts, rows)
+            body = (tile,) if parts is None or not guards else _guarded_tile(parts, rows)
             whole += [If(all_of(*tests), body)] if tests else body
         else:
             smaller.append((size, [*tests, unary("not", none.to_expr())]))
@@ -279,22 +289,25 @@ def _guarded_tile(parts: SumTile, rows: Rows) -> Body:
 
     The sums under guards are plain loops: each unrolled round would branch by itself.
     """
+    guards = frozenset(guard for guard in _row_guards(parts.sums, rows) if parts.asks(guard))
+    if not guards:
+        return (parts.tile,)
     guarded = replace(parts.tile, body=(*parts.zeros, *parts.rolled_sums(), *parts.ends))
-    inside = _inside_of_guards(parts.sums, rows)
+    inside = _inside_of_guards(parts.sums, guards)
     if inside is None:
         return (guarded,)
-    free = replace(parts.tile, body=(*parts.zeros, *_without_guards(parts.sums, rows), *parts.ends))
+    free = replace(parts.tile, body=(*parts.zeros, *_without(parts.sums, guards), *parts.ends))
     return If(inside, (free,)), If(unary("not", inside), (guarded,))
 
 
-def _inside_of_guards(sums: Body, rows: Rows) -> Expr | None:
-    """Where the guards of rows hold in every round of these sums; None where nothing says it."""
+def _inside_of_guards(sums: Body, guards: Iterable[Expr]) -> Expr | None:
+    """Where guards hold in every round of these sums; None where nothing says it."""
     rounds: dict[str, tuple[int, int]] = {}
     for loop in (item for item in walk(sums) if isinstance(item, For)):
         low, high = rounds.get(loop.variable, (loop.start, loop.stop - 1))
         rounds[loop.variable] = min(low, loop.start), max(high, loop.stop - 1)
     tests: dict[Expr, None] = {}
-    for part in (part for guard in _row_guards(sums, rows) for part in conjuncts(guard)):
+    for part in (part for guard in guards for part in conjuncts(guard)):
         if not (isinstance(part, Binary) and part.op in ("lt", "ge")):
             return None
         form = affine(part.left, {}).plus(affine(part.right, {}), -1)
@@ -309,13 +322,13 @@ def _inside_of_guards(sums: Body, rows: Rows) -> Expr | None:
     return all_of(*tests)
 
 
-def _without_guards(body: Body, rows: Rows) -> Body:
+def _without(body: Body, guards: frozenset[Expr]) -> Body:
+    """The body with what stands under these conditions in their place."""
     made: list[Stmt] = []
     for item in body:
         if isinstance(item, For | If):
-            item = replace(item, body=_without_guards(item.body, rows))
-        is_guard = isinstance(item, If) and not rows.variables.isdisjoint(axes_of(item.condition))
-        made += item.body if isinstance(item, If) and is_guard else [item]
+            item = replace(item, body=_without(item.body, guards))
+        made += item.body if isinstance(item, If) and item.condition in guards else [item]
     return tuple(made)
 
 

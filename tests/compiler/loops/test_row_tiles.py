@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -18,8 +19,10 @@ from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel, ValidExtent
 from tunefarm.compiler.loops.interpret import value_of
 from tunefarm.compiler.loops.ir import (
     Allocate,
+    Body,
     For,
     If,
+    Let,
     LoopKind,
     Memory,
     Scope,
@@ -160,6 +163,50 @@ def test_tiles_between_the_borders_of_a_dynamic_row_test_for_none() -> None:
         assert bool(held) == (first >= 0 and last < COLUMNS), number
     (outside,) = (condition for condition, _ in ways if condition == unary("not", inside[0]))
     assert guards_of_rows(dict(ways)[outside])
+
+
+def narrow_convolution() -> tuple[FusedKernel, Schedule]:
+    """A row of at most four columns, one tile, and a window of three that is unrolled."""
+    attributes: dict[str, Attribute] = {"pads": (1, 1)}
+    static = kernel_of([f32(1, 9, 4), f32(16, 9, 3)], [("conv", ["x0", "x1"], attributes)], ["x1"])
+    sizes = Buffer("in2", DType.I64, (1,))
+    limits = (ValidExtent(1, 4, "in2", 0),)
+    kernel = replace(static, inputs=(*static.inputs, sizes), limits=limits)
+    space = schedule_space(kernel, target_named("x86-64-v3"))
+    chosen = {"tile": (4, 2), "reduce": ("ic", "kw"), "unroll": (4, 1), "padding": "inline"}
+    sketch = next(one for one in space.sketches if "inline" in one.choices[-1].values)
+    names = (choice.name for choice in sketch.choices)
+    return kernel, sketch.build({**dict(zip(names, sketch.default, strict=True)), **chosen})
+
+
+def test_a_tile_that_is_the_whole_row_has_no_test_for_borders_that_the_run_makes() -> None:
+    """Where its rows and its window are unrolled, numbers say what lies beyond a border."""
+
+    def asked(body: Body, unrolled: frozenset[str] = frozenset()) -> Iterator[bool]:
+        for item in body:
+            if isinstance(item, If) and "ow" in axes_of(item.condition):
+                yield not axes_of(item.condition) <= unrolled
+            if isinstance(item, For | If | Let | Allocate):
+                more = isinstance(item, For) and item.kind is LoopKind.UNROLLED
+                yield from asked(item.body, unrolled | ({item.variable} if more else set()))
+
+    found = [*asked(lower(*narrow_convolution()).body)]
+    assert found and not any(found)
+    assert any(asked(lower(*wide_convolution()).body))
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4])
+def test_a_row_of_one_tile_is_right_at_all_widths(width: int) -> None:
+    kernel, schedule = narrow_convolution()
+    verify_loops(lower(kernel, schedule))
+    rng = np.random.default_rng(width)
+    data = rng.standard_normal((1, 9, 4)).astype(np.float32)
+    data[..., width:] = 0
+    weight = rng.standard_normal((16, 9, 3)).astype(np.float32)
+    inputs: dict[str, Array] = {"in0": data, "in1": weight, "in2": np.array([width])}
+    expected: Any = evaluate_kernel(kernel, inputs)
+    result: Any = run_loops(kernel, schedule, inputs)
+    np.testing.assert_allclose(result[..., :width], expected[..., :width], 1e-4, 1e-5)
 
 
 @pytest.mark.parametrize("dilation", [1, 2])
