@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TypeAlias
 
 from tunefarm.measure.farm.slots import CoreLeases, SlotPlan
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
@@ -44,30 +43,26 @@ class PendingRequest:
     hand_backs: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class BuildAction:
-    """Build `job` with builder `index` of node `node`."""
+class Phase(StrEnum):
+    """What is done with a request: by a builder, then in a slot, where it is checked and timed."""
 
-    job: PendingRequest
-    node: int
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
-class TimeAction:
-    """Check and time `job` in slot `index` of node `node`."""
-
-    job: PendingRequest
-    node: int
-    index: int
-
-
-Action: TypeAlias = BuildAction | TimeAction
-
-
-class _Phase(StrEnum):
     BUILD = "build"
     TIME = "time"
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Build or time `job` with builder or in slot `index` of node `node`."""
+
+    phase: Phase
+    job: PendingRequest
+    node: int
+    index: int
+
+    def cores(self, plan: SlotPlan) -> tuple[int, ...]:
+        """The cores of its node that it uses."""
+        is_build = self.phase is Phase.BUILD
+        return (plan.build_cores[self.index],) if is_build else plan.slots[self.index]
 
 
 @dataclass(slots=True)
@@ -84,20 +79,25 @@ class _Node:
     plan: SlotPlan
     kind: str
     waiting: _Waiting
-    builders: list[int]  # free ones
-    slots: list[int]  # free ones
+    free: dict[Phase, list[int]]  # builders and slots
     running: dict[int, Action] = field(default_factory=dict)  # by identity
     leases: CoreLeases = field(default_factory=CoreLeases)
-    building: int = 0
-    timing: int = 0
-    phase: _Phase = _Phase.BUILD
+    phase: Phase = Phase.BUILD
     failures: int = 0  # in a row, in which no worker was reached
     gone: bool = False
+
+    def is_doing(self, phase: Phase) -> bool:
+        """Whether something is built, or timed."""
+        return any(action.phase is phase for action in self.running.values())
+
+    def can(self, phase: Phase) -> bool:
+        """Whether there is a builder or slot that starts, or has, something."""
+        return (bool(self.free[phase]) and not self.gone) or self.is_doing(phase)
 
 
 class Dispatcher:
     """Holds every request from `add` until its result is returned by a `…_done`, `lost` or
-    `take_stranded` call.
+    `take_failed` call.
     """
 
     def __init__(
@@ -110,35 +110,30 @@ class Dispatcher:
         kinds = [""] * len(plans) if kinds is None else kinds
         self._waiting = {kind: _Waiting() for kind in kinds}
         self._nodes: list[_Node] = []
+        self._given_up: list[MeasureResult] = []
         self._retries = retries
         for plan, kind in zip(plans, kinds, strict=True):
             self.add_node(plan, kind)
 
     def add_node(self, plan: SlotPlan, kind: str = "") -> int:
         """Use a node from now on; its number."""
-        self._nodes.append(
-            _Node(
-                plan,
-                kind,
-                self._waiting.setdefault(kind, _Waiting()),
-                list(range(len(plan.build_cores))),
-                list(range(len(plan.slots))),
-            )
-        )
+        builders, slots = list(range(len(plan.build_cores))), list(range(len(plan.slots)))
+        free = {Phase.BUILD: builders, Phase.TIME: slots}
+        waiting = self._waiting.setdefault(kind, _Waiting())
+        self._nodes.append(_Node(plan, kind, waiting, free))
         return len(self._nodes) - 1
 
     def retire_node(self, number: int) -> None:
         """Start nothing more on a node; what is under way there may end. Idempotent."""
         self._nodes[number].gone = True
 
-    def lose_node(self, number: int) -> list[MeasureResult]:
-        """Have others do what was under way on a node that is no more; what cannot be. Idempotent.
+    def lose_node(self, number: int) -> None:
+        """Have others do what was under way on a node that is no more. Idempotent.
 
         An answer that still comes from there counts no more.
         """
         node = self._nodes[number]
         self.retire_node(number)
-        given_up = []
         for action in list(node.running.values()):
             self._end(action)
             action.job.hand_backs += 1
@@ -146,8 +141,7 @@ class Dispatcher:
                 self._put_back(action.job, node)
             else:
                 text = f"{action.job.hand_backs} nodes were lost while they had it"
-                given_up.append(_failed(action.job, Status.INFRASTRUCTURE, text))
-        return given_up
+                self._given_up.append(_failed(action.job, Status.INFRASTRUCTURE, text))
 
     def is_idle(self, number: int) -> bool:
         """Whether nothing is under way on a node."""
@@ -157,7 +151,8 @@ class Dispatcher:
     def waiting(self) -> int:
         """How many requests are not answered yet."""
         queued = sum(len(w.to_build) + len(w.to_time) for w in self._waiting.values())
-        return queued + sum(len(node.running) for node in self._nodes)
+        running = sum(len(node.running) for node in self._nodes)
+        return queued + running + len(self._given_up)
 
     @property
     def capacity(self) -> int:
@@ -192,7 +187,7 @@ class Dispatcher:
             actions += self._start_building(number, node)
         return actions
 
-    def build_done(self, action: BuildAction, build: BuildResult) -> MeasureResult | None:
+    def build_done(self, action: Action, build: BuildResult) -> MeasureResult | None:
         """A build ended; the final result if it failed."""
         if not self._end(action):
             return None
@@ -204,7 +199,7 @@ class Dispatcher:
         self._nodes[action.node].waiting.to_time.append(action.job)
         return None
 
-    def time_done(self, action: TimeAction) -> bool:
+    def time_done(self, action: Action) -> bool:
         """A timed run ended with a result; whether that counts."""
         if not self._end(action):
             return False
@@ -231,7 +226,7 @@ class Dispatcher:
         others = [other for other in alike if other is not node and not other.gone]
         node.gone = node.gone or (node.failures >= NODE_FAILURES and bool(others))
         job.losses += reached or not others  # elsewhere it has not been tried yet
-        if isinstance(action, TimeAction):
+        if action.phase is Phase.TIME:
             job.avoid = action.node, action.index
         if job.kills >= QUARANTINE_KILLS:
             text = f"{job.kills} workers were lost under this candidate, the last one: {reason}"
@@ -241,29 +236,27 @@ class Dispatcher:
         self._put_back(job, node)
         return None
 
-    def remove_slot(self, node: int, index: int) -> None:
-        """A free slot is gone for good. Idempotent."""
-        if index in self._nodes[node].slots:
-            self._nodes[node].slots.remove(index)
-
-    def remove_builder(self, node: int, index: int) -> None:
-        """A free builder is gone for good. Idempotent."""
-        if index in self._nodes[node].builders:
-            self._nodes[node].builders.remove(index)
+    def remove(self, phase: Phase, node: int, index: int) -> None:
+        """A free builder or slot is gone for good. Idempotent."""
+        free = self._nodes[node].free[phase]
+        if index in free:
+            free.remove(index)
 
     def lacks(self) -> str:
         """What no node has any more, a slot or a builder; "" if there are some of both."""
         nodes = [node for node in self._nodes if not node.gone]
-        if not any(node.slots or node.timing for node in nodes):
+        if not any(node.can(Phase.TIME) for node in nodes):
             return "measuring slot"
-        return "" if any(node.builders or node.building for node in nodes) else "builder"
+        return "" if any(node.can(Phase.BUILD) for node in nodes) else "builder"
 
-    def take_stranded(self, now: float = 0.0, patience: float = 0.0) -> list[MeasureResult]:
-        """What has waited for so many seconds although no slot of its kind is left fails here."""
+    def take_failed(self, now: float = 0.0, patience: float = 0.0) -> list[MeasureResult]:
+        """What lost too many nodes, or has waited for so many seconds although no slot of its kind
+        is left."""
+        given_up, self._given_up = self._given_up, []
         stranded: list[PendingRequest] = []
         for kind, waiting in self._waiting.items():
             nodes = [node for node in self._nodes if node.kind == kind]
-            is_served = any((node.slots and not node.gone) or node.timing for node in nodes)
+            is_served = any(node.can(Phase.TIME) for node in nodes)
             if is_served or not (waiting.to_time or waiting.to_build):
                 waiting.stranded = None
                 continue
@@ -274,61 +267,58 @@ class Dispatcher:
             waiting.to_time.clear()
             waiting.to_build.clear()
         reason = "no measuring slot is left"
-        return [_failed(job, Status.INFRASTRUCTURE, reason) for job in stranded]
+        return given_up + [_failed(job, Status.INFRASTRUCTURE, reason) for job in stranded]
 
     def _choose_phase(self, node: _Node) -> None:
         to_time, to_build = node.waiting.to_time, node.waiting.to_build
         enough = len(to_time) >= _BATCH or not to_build
-        if node.phase is _Phase.BUILD and to_time and enough:
-            node.phase = _Phase.TIME
-        elif node.phase is _Phase.TIME and not to_time and not node.timing:
-            node.phase = _Phase.BUILD
+        if node.phase is Phase.BUILD and to_time and enough:
+            node.phase = Phase.TIME
+        elif node.phase is Phase.TIME and not to_time and not node.is_doing(Phase.TIME):
+            node.phase = Phase.BUILD
 
     def _start_timing(self, number: int, node: _Node) -> list[Action]:
-        if node.plan.alternates and (node.phase is not _Phase.TIME or node.building):
+        is_building = node.is_doing(Phase.BUILD)
+        if node.plan.alternates and (node.phase is not Phase.TIME or is_building):
             return []
         started: list[Action] = []
-        for index in list(node.slots):
+        for index in list(node.free[Phase.TIME]):
             if not node.waiting.to_time:
                 break
-            if not node.leases.acquire(node.plan.slots[index]):
-                continue
-            node.slots.remove(index)
-            node.timing += 1
-            job = self._take(node, number, index)
-            started.append(self._begin(TimeAction(job, number, index)))
+            if node.leases.acquire(node.plan.slots[index]):
+                job = self._take(node, number, index)
+                started.append(self._begin(Action(Phase.TIME, job, number, index)))
         return started
 
     def _start_building(self, number: int, node: _Node) -> list[Action]:
-        if node.plan.alternates and (node.phase is not _Phase.BUILD or node.timing):
+        is_timing = node.is_doing(Phase.TIME)
+        if node.plan.alternates and (node.phase is not Phase.BUILD or is_timing):
             return []
         started: list[Action] = []
-        for index in sorted(node.builders):
+        for index in sorted(node.free[Phase.BUILD]):
             if not node.waiting.to_build:
                 break
             core = node.plan.build_cores[index]
             if core in node.plan.timed and node.waiting.to_time and not node.plan.alternates:
                 continue  # it is about to be needed
-            if not node.leases.acquire((core,)):
-                continue
-            node.builders.remove(index)
-            node.building += 1
-            job = node.waiting.to_build.popleft()
-            started.append(self._begin(BuildAction(job, number, index)))
+            if node.leases.acquire((core,)):
+                job = node.waiting.to_build.popleft()
+                started.append(self._begin(Action(Phase.BUILD, job, number, index)))
         return started
 
     def _begin(self, action: Action) -> Action:
-        self._nodes[action.node].running[id(action)] = action
+        node = self._nodes[action.node]
+        node.free[action.phase].remove(action.index)
+        node.running[id(action)] = action
         return action
 
     def _end(self, action: Action) -> bool:
         """Free what an action had; False if that was done before, because its node was lost."""
-        if self._nodes[action.node].running.pop(id(action), None) is None:
+        node = self._nodes[action.node]
+        if node.running.pop(id(action), None) is None:
             return False
-        if isinstance(action, BuildAction):
-            self._free_builder(action)
-        else:
-            self._free_slot(action)
+        node.free[action.phase].append(action.index)
+        node.leases.release(action.cores(node.plan))
         return True
 
     def _put_back(self, job: PendingRequest, node: _Node) -> None:
@@ -338,24 +328,14 @@ class Dispatcher:
         """The next job for a slot; one that lost its worker there goes elsewhere if it can."""
         queue = node.waiting.to_time
         live = [other for other in self._nodes if other.kind == node.kind and not other.gone]
-        if sum(len(other.slots) + other.timing for other in live) > 1:
+        timing = (action for other in live for action in other.running.values())
+        busy = sum(action.phase is Phase.TIME for action in timing)
+        if busy + sum(len(other.free[Phase.TIME]) for other in live) > 1:
             for job in queue:
                 if job.avoid != (number, index):
                     queue.remove(job)
                     return job
         return queue.popleft()
-
-    def _free_builder(self, action: BuildAction) -> None:
-        node = self._nodes[action.node]
-        node.building -= 1
-        node.builders.append(action.index)
-        node.leases.release((node.plan.build_cores[action.index],))
-
-    def _free_slot(self, action: TimeAction) -> None:
-        node = self._nodes[action.node]
-        node.timing -= 1
-        node.slots.append(action.index)
-        node.leases.release(node.plan.slots[action.index])
 
 
 def _failed(job: PendingRequest, status: Status, error: str) -> MeasureResult:

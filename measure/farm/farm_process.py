@@ -13,10 +13,9 @@ import shutil
 import signal
 import socket
 import tempfile
-import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,10 +39,7 @@ from tunefarm.measure.farm.ray_address import check_address
 from tunefarm.measure.farm.ray_launch import Wanted, launch
 from tunefarm.measure.sandbox.reaper import TAG_VARIABLE, Process, end_run, is_alive, run_processes
 
-# Notices when an embedded Ray dies, long before Ray's own health checks do.
-
 _DAEMONS = ("raylet", "gcs_server")
-_WATCH_SECONDS = 0.5
 
 
 def ray_daemons(tag: str) -> set[Process]:
@@ -59,30 +55,6 @@ def program_of(process: Process) -> str:
     except OSError:
         return ""
     return Path(command.split(b"\0")[0].decode(errors="replace")).name
-
-
-class RayWatch:
-    """Watches processes from a thread of its own; tells once when one of them is gone."""
-
-    def __init__(
-        self, processes: Iterable[Process], notify: Callable[[MeasureError], None]
-    ) -> None:
-        self._processes = set(processes)
-        self._notify = notify
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="tunefarm-ray-watch", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Watch no more. Idempotent."""
-        self._closed.set()
-
-    def _watch(self) -> None:
-        while not self._closed.wait(_WATCH_SECONDS):
-            if not all(map(is_alive, self._processes)):
-                hint = "what was measured is recorded; the same command goes on from there"
-                self._notify(MeasureError("Ray has ended, not by us", hint=hint))
-                return
 
 
 DEFAULT_PORT = 6379

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tunefarm.measure.core_locks import CoreLocks
-from tunefarm.measure.farm.pipeline_runner import LockWatch, PipelineRunner
+from tunefarm.measure.farm.pipeline_runner import PipelineRunner, lock_reports
 from tunefarm.measure.farm.slots import ProcessPin, SlotPlan
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult
 from tunefarm.measure.sandbox.worker_process import Role
@@ -51,8 +51,7 @@ class LocalBackend:
     def build(self, node: int, index: int, request: MeasureRequest) -> Future[BuildResult]:
         """Build a candidate in one of this machine's builders."""
         worker = self._builders[index]
-        core = self.plans[node].build_cores[index]
-        return worker.thread.submit(worker.supervisor.build, request, core)
+        return worker.thread.submit(worker.supervisor.build, request)
 
     def measure(
         self, node: int, index: int, request: MeasureRequest, build: BuildResult
@@ -88,12 +87,9 @@ class LocalRunner(PipelineRunner):
         retries: int = 2,
         notify: Callable[[str], None] | None = None,
     ) -> None:
-        """`tell` gets a sentence on what happens to cores."""
+        """`notify` gets a sentence on what happens to cores."""
         self.backend = LocalBackend(settings, plan)
         super().__init__(self.backend, settings.threads, retries, notify=notify)
-        cores = (*plan.build_cores, *plan.timed)
-        self._lock_watch = LockWatch(CoreLocks(settings.driver), cores, notify)
-
-    def close(self) -> None:
-        self._lock_watch.close()
-        super().close()
+        if notify is not None:
+            cores = (*plan.build_cores, *plan.timed)
+            self.watch(lock_reports(CoreLocks(settings.driver), cores, notify))

@@ -1,33 +1,32 @@
-"""Watches the nodes of a cluster while a job runs: who joins, who leaves.
+"""Keeps a runner's nodes as the cluster is while a job runs: which join, which leave.
 
-A thread of its own looks every second. A node that joins is asked what it is and then used; one
-that has to leave gets nothing more, ends what it has, and is let go; what a lost one had goes
-to others. What it knows of the cluster comes from a `Cluster`, so that it is tested without one.
+A node that joins is asked what it is and then used; one that has to leave gets nothing more, ends
+what it has, and is let go; what a lost one had goes to others. What is known of the cluster comes
+from a `Cluster`, so that this is tested without one.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Protocol
 
-from tunefarm.measure.farm.pipeline_runner import Crew
+from tunefarm.compiler.errors import with_count
+from tunefarm.compiler.target import Target
+from tunefarm.measure.farm.dispatch import Dispatcher
 from tunefarm.measure.farm.slots import SlotPlan
 
-POLL_SECONDS = 1.0
 
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node, its cores, and the target that it measures for; `niceness` is what was asked for."""
 
-class Recruit(Protocol):
-    """A node that can measure, as its inspection tells."""
-
-    @property
-    def plan(self) -> SlotPlan:
-        """The cores that it times on and builds on."""
-
-    @property
-    def address(self) -> str:
-        """Where it is reached."""
+    id: str
+    plan: SlotPlan
+    target: Target
+    niceness: int = 0
+    address: str = ""
 
 
 class Cluster(Protocol):
@@ -40,11 +39,11 @@ class Cluster(Protocol):
     def look(self) -> Mapping[str, bool]:
         """The ids of the nodes that live, and whether they leave."""
 
-    def inspect(self, node: str) -> Future[Recruit | str]:
+    def inspect(self, node: str) -> Future[Node | str]:
         """What a node is: one to measure on, or why it is not."""
 
-    def hire(self, node: str, recruit: Recruit) -> tuple[int, str]:
-        """Have the workers of a node ready; its number, and the key of its target."""
+    def hire(self, node: Node) -> int:
+        """Have the workers of a node ready; its number."""
 
     def drop(self, number: int) -> None:
         """End the workers of a node, if it is there. Idempotent."""
@@ -57,7 +56,7 @@ class NodeWatch:
         self,
         cluster: Cluster,
         known: Mapping[str, int],
-        change: Callable[[Callable[[Crew], None]], None],
+        change: Callable[[Callable[[Dispatcher], None]], None],
         notify: Callable[[str], None] | None = None,
     ) -> None:
         """`known` are the numbers of the nodes that the runner has already, `change` has a function
@@ -66,23 +65,10 @@ class NodeWatch:
         self._numbers = dict(known)
         self._change = change
         self._notify = notify or (lambda _: None)
-        self._asked: dict[str, Future[Recruit | str]] = {}
+        self._asked: dict[str, Future[Node | str]] = {}
         self._refused: set[str] = set()
         self._retired: set[str] = set()
         self._lost: set[str] = set()
-        self._closed = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Look every second from now on, in a thread."""
-        self._thread = threading.Thread(target=self._watch, name="tunefarm-nodes", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Watch no more. Idempotent."""
-        self._closed.set()
-        if self._thread is not None:
-            self._thread.join(POLL_SECONDS)
 
     def look(self) -> None:
         """Look once."""
@@ -94,14 +80,7 @@ class NodeWatch:
                 self._retire(node)
             elif node not in self._numbers:
                 self._meet(node)
-        self._change(lambda crew: None)  # time passes for what waits for a node
-
-    def _watch(self) -> None:
-        while not self._closed.wait(POLL_SECONDS):
-            try:
-                self.look()
-            except Exception:  # noqa: BLE001 - the head is busy or away: look again
-                continue
+        self._change(lambda dispatcher: None)  # time passes for what waits for a node
 
     def _meet(self, node: str) -> None:
         """Ask a new node what it is; use it once it has told."""
@@ -117,20 +96,20 @@ class NodeWatch:
                 if found:
                     self._notify(f"a node that has joined is not used: {found.splitlines()[-1]}")
                 return
-            self._hire(node, found)
+            self._hire(found)
 
-    def _hire(self, node: str, recruit: Recruit) -> None:
-        self._numbers[node] = -1  # until the runner's thread has numbered it
+    def _hire(self, node: Node) -> None:
+        self._numbers[node.id] = -1  # until the runner's thread has numbered it
 
-        def hire(crew: Crew) -> None:
-            number, kind = self._cluster.hire(node, recruit)
-            given = crew.add_node(recruit.plan, kind)
+        def hire(dispatcher: Dispatcher) -> None:
+            number = self._cluster.hire(node)
+            given = dispatcher.add_node(node.plan, node.target.key)
             assert number == given, "the backend and the dispatcher count alike"
-            self._numbers[node] = number
+            self._numbers[node.id] = number
 
         self._change(hire)
-        slots = len(recruit.plan.slots)
-        self._notify(f"a node has joined: {slots} slot{'s' * (slots > 1)} at {recruit.address}")
+        slots = with_count(len(node.plan.slots), "slot")
+        self._notify(f"a node has joined: {slots} at {node.address}")
 
     def _retire(self, node: str) -> None:
         number = self._numbers.get(node, -1)
@@ -138,11 +117,11 @@ class NodeWatch:
             return
         if node not in self._retired:
             self._retired.add(node)
-            self._change(lambda crew: crew.retire_node(number))
+            self._change(lambda dispatcher: dispatcher.retire_node(number))
             self._notify("a node leaves: it ends what it has, and gets nothing more")
 
-        def drop_if_idle(crew: Crew) -> None:
-            if crew.is_idle(number):
+        def drop_if_idle(dispatcher: Dispatcher) -> None:
+            if dispatcher.is_idle(number):
                 self._cluster.drop(number)
 
         self._change(drop_if_idle)
@@ -153,8 +132,8 @@ class NodeWatch:
             return
         self._lost.add(node)
 
-        def lose(crew: Crew) -> None:
-            crew.lose_node(number)
+        def lose(dispatcher: Dispatcher) -> None:
+            dispatcher.lose_node(number)
             self._cluster.drop(number)
 
         self._change(lose)

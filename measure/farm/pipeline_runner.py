@@ -11,12 +11,13 @@ import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from time import monotonic
 from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
 from tunefarm.compiler.errors import MeasureError, with_count
 from tunefarm.measure.core_locks import TOLD_SECONDS, CoreLocks, wait_text
-from tunefarm.measure.farm.dispatch import Action, BuildAction, Dispatcher, TimeAction
+from tunefarm.measure.farm.dispatch import Action, Dispatcher, Phase
 from tunefarm.measure.farm.slots import SlotPlan
 from tunefarm.measure.machine import AffinityWatch, cores_lost
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult
@@ -53,43 +54,11 @@ class Backend(Protocol):
         """End all workers, whatever they are doing."""
 
 
-class Crew(Protocol):
-    """Changes who measures, within the runner's thread (see `PipelineRunner.change`)."""
-
-    def add_node(self, plan: SlotPlan, kind: str = "") -> int:
-        """Use a node, that the backend knows by the number that comes back."""
-
-    def retire_node(self, number: int) -> None:
-        """Start nothing more there; what is under way may end."""
-
-    def lose_node(self, number: int) -> None:
-        """It is no more: have others do what was under way there."""
-
-    def is_idle(self, number: int) -> bool:
-        """Whether nothing is under way there."""
-
-
 _T = TypeVar("_T")
 _Event: TypeAlias = Callable[[], None]
 _CLOSE_SECONDS = 10.0
+_LOOK_SECONDS = 0.5
 _BLAMELESS = (WorkerStartError, WorkerEndedError)
-
-
-class _Crew:
-    """A Crew over a dispatcher; hands on what a lost node leaves without an answer."""
-
-    def __init__(
-        self, dispatcher: Dispatcher, deliver: Callable[[MeasureResult | None], None]
-    ) -> None:
-        self._deliver = deliver
-        self._dispatcher = dispatcher
-        self.add_node = dispatcher.add_node
-        self.retire_node = dispatcher.retire_node
-        self.is_idle = dispatcher.is_idle
-
-    def lose_node(self, number: int) -> None:
-        for result in self._dispatcher.lose_node(number):
-            self._deliver(result)
 
 
 class PipelineRunner:
@@ -113,7 +82,6 @@ class PipelineRunner:
         self._backend = backend
         self._threads = threads
         self._dispatcher = Dispatcher(backend.plans, retries, kinds)
-        self._crew = _Crew(self._dispatcher, self._deliver)
         self._patience = patience
         self._affinity = AffinityWatch() if patience == 0.0 else None
         self._notify = notify or (lambda _: None)
@@ -125,6 +93,8 @@ class PipelineRunner:
         self._pending = 0
         self._closed = False
         self._failure: Exception | None = None
+        self._ended = threading.Event()
+        self._watcher: threading.Thread | None = None
         self._thread = threading.Thread(target=self._serve, name="tunefarm-runner", daemon=True)
         self._thread.start()
 
@@ -141,9 +111,9 @@ class PipelineRunner:
     def pending(self) -> int:
         return self._pending
 
-    def change(self, change: Callable[[Crew], None]) -> None:
+    def change(self, change: Callable[[Dispatcher], None]) -> None:
         """Have the runner's thread change who measures. From any thread."""
-        self._events.put(lambda: change(self._crew))
+        self._events.put(lambda: change(self._dispatcher))
 
     def fail(self, error: Exception) -> None:
         """End all measuring: `results` raises a MeasureError from now on. From any thread."""
@@ -152,6 +122,18 @@ class PipelineRunner:
             raise error
 
         self._events.put(raise_error)
+
+    def watch(self, *looks: Callable[[], None]) -> None:
+        """Have a thread look at what may change from outside, again and again until `close`."""
+
+        def watch() -> None:
+            while not self._ended.wait(_LOOK_SECONDS):
+                for look in looks:
+                    with suppress(Exception):  # what does not answer now is asked again
+                        look()
+
+        self._watcher = threading.Thread(target=watch, name="tunefarm-watch", daemon=True)
+        self._watcher.start()
 
     def submit(self, request: MeasureRequest) -> None:
         if self._closed:
@@ -190,8 +172,11 @@ class PipelineRunner:
         if self._closed:
             return
         self._closed = True
+        self._ended.set()
         self._events.put(None)
         self._thread.join(_CLOSE_SECONDS)
+        if self._watcher is not None:
+            self._watcher.join(_LOOK_SECONDS)
         self._backend.close()
         self._pending = self._results.qsize()
 
@@ -209,7 +194,7 @@ class PipelineRunner:
                     if (event := self._events.get()) is None:
                         return
                     event()
-                for result in self._dispatcher.take_stranded(monotonic(), self._patience):
+                for result in self._dispatcher.take_failed(monotonic(), self._patience):
                     self._results.put(result)
                 for action in self._dispatcher.next_actions():
                     self._start(action)
@@ -221,44 +206,30 @@ class PipelineRunner:
 
     def _start(self, action: Action) -> None:
         request = action.job.request
-        if isinstance(action, BuildAction):
-            building = self._withdrawn(action) or self._backend.build(
-                action.node, action.index, request
-            )
-            building.add_done_callback(
-                lambda future: self._events.put(lambda: self._built(action, future))
-            )
-            return
-        assert action.job.build is not None
-        timing = self._withdrawn(action) or self._backend.measure(
-            action.node, action.index, request, action.job.build
-        )
-        timing.add_done_callback(
-            lambda future: self._events.put(lambda: self._timed(action, future))
-        )
+        where, build = (action.node, action.index), action.job.build
+        begun: Future[Any] | None = self._withdrawn(action)
+        if begun is None and build is None:
+            begun = self._backend.build(*where, request)
+        elif begun is None and build is not None:
+            begun = self._backend.measure(*where, request, build)
+        assert begun is not None
+        begun.add_done_callback(lambda future: self._events.put(lambda: self._done(action, future)))
 
-    def _built(self, action: BuildAction, future: Future[BuildResult]) -> None:
+    def _done(self, action: Action, future: Future[Any]) -> None:
+        """A build or a timed run has ended, or its worker was lost."""
         error = _error_of(future)
         if error is not None:
             self._deliver(self._lost(action, error))
+            if isinstance(error, SlotLostError | CoresLostError):
+                self._dispatcher.remove(action.phase, action.node, action.index)
             if isinstance(error, CoresLostError):
-                self._dispatcher.remove_builder(action.node, action.index)
                 self._lose_cores(error)
-        else:
+        elif action.phase is Phase.BUILD:
             self._deliver(self._dispatcher.build_done(action, future.result()))
-
-    def _timed(self, action: TimeAction, future: Future[MeasureResult]) -> None:
-        error = _error_of(future)
-        if error is None:
+        else:
             self._report_throttled(future.result())
             if self._dispatcher.time_done(action):
                 self._results.put(future.result())
-            return
-        self._deliver(self._lost(action, error))
-        if isinstance(error, SlotLostError | CoresLostError):
-            self._dispatcher.remove_slot(action.node, action.index)
-        if isinstance(error, CoresLostError):
-            self._lose_cores(error)
 
     def _report_throttled(self, result: MeasureResult) -> None:
         """Say once that a quota stops what is timed."""
@@ -273,9 +244,7 @@ class PipelineRunner:
         done."""
         if self._affinity is None:
             return None
-        plan = self._backend.plans[action.node]
-        is_build = isinstance(action, BuildAction)
-        cores = (plan.build_cores[action.index],) if is_build else plan.slots[action.index]
+        cores = action.cores(self._backend.plans[action.node])
         if not (lost := self._affinity.withdrawn(cores)):
             return None
         failed: Future[Any] = Future()
@@ -311,38 +280,20 @@ def _error_of(future: Future[_T]) -> BaseException | None:
     return future.exception()
 
 
-_POLL_SECONDS = 1.0
+def lock_reports(
+    locks: CoreLocks, cores: Sequence[int], notify: Callable[[str], None]
+) -> Callable[[], None]:
+    """What reports, each time it is called, the waits for `cores` that are long, and again those
+    that have taken twice as long. `locks` are those of the runner's driver."""
+    reported: dict[str, float] = {}  # after so many seconds
 
-
-class LockWatch:
-    """Looks from a thread of its own; tells of a wait when it is long, and again when it has taken
-    twice as long."""
-
-    def __init__(
-        self, locks: CoreLocks, cores: Sequence[int], notify: Callable[[str], None] | None
-    ) -> None:
-        """`locks` are those of the runner's driver, `cores` all that it uses."""
-        self._locks = locks
-        self._cores = cores
-        self._notify = notify
-        self._text: dict[str, float] = {}  # after so many seconds
-        self._closed = threading.Event()
-        if notify is not None:
-            threading.Thread(target=self._watch, name="tunefarm-lock-watch", daemon=True).start()
-
-    def close(self) -> None:
-        """Watch no more. Idempotent."""
-        self._closed.set()
-
-    def look(self) -> None:
-        """Look once."""
-        waits = self._locks.waits(self._cores)
-        self._text = {whom: text for whom, text in self._text.items() if whom in waits}
+    def look() -> None:
+        waits = locks.waits(cores)
+        for whom in reported.keys() - waits.keys():
+            del reported[whom]
         for whom, seconds in waits.items():
-            if self._notify is not None and seconds >= 2 * self._text.get(whom, TOLD_SECONDS / 2):
-                self._text[whom] = seconds
-                self._notify(wait_text(whom, seconds))
+            if seconds >= 2 * reported.get(whom, TOLD_SECONDS / 2):
+                reported[whom] = seconds
+                notify(wait_text(whom, seconds))
 
-    def _watch(self) -> None:
-        while not self._closed.wait(_POLL_SECONDS):
-            self.look()
+    return look

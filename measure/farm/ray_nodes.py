@@ -18,6 +18,7 @@ from tunefarm.compiler.errors import MeasureError
 from tunefarm.compiler.target import Target
 from tunefarm.measure.cpus import usable_cpus
 from tunefarm.measure.farm.farm_process import NICENESS_LABEL, SLOTS_LABEL
+from tunefarm.measure.farm.node_watch import Node
 from tunefarm.measure.farm.overlap import resolve_overlap
 from tunefarm.measure.farm.ray_calls import begin_call, expect_same, opened
 from tunefarm.measure.farm.ray_launch import happens_in_time, refusal
@@ -67,17 +68,6 @@ def inspect_here(
     except MeasureError as error:
         return NodeFacts(target, cpus.cores, None, error.message)
     return NodeFacts(target, cpus.cores, resolve_overlap(plan, overlap))
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A node, its cores, and the target that it measures for; `niceness` is what was asked for."""
-
-    id: str
-    plan: SlotPlan
-    target: Target
-    niceness: int = 0
-    address: str = ""
 
 
 def find_nodes(wanted: Sequence[Target], options: RunnerOptions) -> list[Node]:

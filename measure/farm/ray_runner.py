@@ -15,26 +15,24 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tunefarm.compiler.errors import MeasureError
-from tunefarm.compiler.target import Target, host_target
+from tunefarm.compiler.target import host_target
 from tunefarm.configs.temporary_folders import make_folder, on_leaving
 from tunefarm.measure.core_locks import CoreLocks
-from tunefarm.measure.farm.farm_process import RayWatch, is_loopback, ray_daemons
+from tunefarm.measure.farm.farm_process import is_loopback, ray_daemons
 from tunefarm.measure.farm.farm_records import authentication
-from tunefarm.measure.farm.node_watch import NodeWatch, Recruit
-from tunefarm.measure.farm.pipeline_runner import LockWatch, PipelineRunner, SlotLostError
+from tunefarm.measure.farm.node_watch import Node, NodeWatch
+from tunefarm.measure.farm.pipeline_runner import PipelineRunner, SlotLostError, lock_reports
 from tunefarm.measure.farm.ray_address import check_address, check_loopback
 from tunefarm.measure.farm.ray_calls import begin_call, call_on_node
 from tunefarm.measure.farm.ray_launch import ADDRESS_FILE, Wanted, check_threads, launch, refusal
 from tunefarm.measure.farm.ray_nodes import (
-    Node,
     NodeEntry,
     begin_inspection,
     expect_own_code,
@@ -50,7 +48,7 @@ from tunefarm.measure.farm.slots import ProcessPin, SlotPlan
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult
 from tunefarm.measure.sandbox.reaper import TAG_VARIABLE, Process, Reaper, is_alive
 from tunefarm.measure.sandbox.versions import differences, installation
-from tunefarm.measure.sandbox.worker_process import WorkerStartError
+from tunefarm.measure.sandbox.worker_process import Role, WorkerStartError
 from tunefarm.measure.sandbox.worker_settings import WorkerSettings
 from tunefarm.measure.worker.build_candidate import BuildResult
 from tunefarm.measure.worker.supervisor import BUILD, MEASURE, Supervisor
@@ -69,19 +67,29 @@ def check_versions(drivers: Mapping[str, str]) -> None:
         )
 
 
-class MeasuringSlot:
-    """The actor that holds a measuring slot: a supervisor and its worker process."""
+class Worker:
+    """The actor of a builder or of a measuring slot: a supervisor and its process, so that a crash
+    of the compiler, or of what it made, costs that process only.
 
-    def __init__(self, settings: WorkerSettings, drivers: Mapping[str, str]) -> None:
-        """`drivers` are the versions that the driver has."""
+    Builders are actors and no tasks: of several drivers' idle workers Ray ends those that are more
+    than the node has cores, and starting others takes longer than many builds.
+    """
+
+    def __init__(self, settings: WorkerSettings, role: Role, drivers: Mapping[str, str]) -> None:
+        """`settings` name its cores; `drivers` are the versions that the driver has."""
         self._settings = settings
         self._drivers = drivers
-        self._supervisor = Supervisor(settings, MEASURE)
+        self._supervisor = Supervisor(settings, role)
 
     def start(self) -> int | None:
         """Have the worker process ready; its process id."""
         self._supervisor.start()
         return self._supervisor.pid
+
+    def build(self, request: MeasureRequest) -> BuildResult:
+        """Build a candidate."""
+        check_versions(self._drivers)
+        return self._supervisor.build(request)
 
     def measure(self, request: MeasureRequest, build: BuildResult) -> MeasureResult:
         """Check and time a candidate, with the slot's cores for itself."""
@@ -92,89 +100,6 @@ class MeasuringSlot:
         """End the worker process and remove this node's scratch files."""
         self._supervisor.close()
         shutil.rmtree(self._settings.scratch, ignore_errors=True)
-
-
-class Builder:
-    """The actor of a builder. A crash of the compiler costs its process only.
-
-    An actor and no task: of several drivers' idle workers Ray ends those that are more than the
-    node has cores, and starting others takes longer than many builds.
-    """
-
-    def __init__(self, settings: WorkerSettings, core: int, drivers: Mapping[str, str]) -> None:
-        """`drivers` are the versions that the driver has."""
-        self._core = core
-        self._drivers = drivers
-        self._supervisor = Supervisor(settings, BUILD)
-
-    def start(self) -> None:
-        """Have the worker process ready."""
-        self._supervisor.start()
-
-    def build(self, request: MeasureRequest) -> BuildResult:
-        """Build a candidate."""
-        check_versions(self._drivers)
-        return self._supervisor.build(request, self._core)
-
-    def close(self) -> None:
-        """End the worker process."""
-        self._supervisor.close()
-
-
-# A Ray cluster as `tunefarm.measure.farm.node_watch` sees it.
-
-
-class Workers(Protocol):
-    """What has the workers of nodes."""
-
-    def hire(self, node: Node) -> int:
-        """Have the workers of a node ready; its number."""
-
-    def drop(self, number: int) -> None:
-        """End the workers of a node."""
-
-
-class RayCluster:
-    """The cluster that this process has joined."""
-
-    def __init__(self, workers: Workers, wanted: Sequence[Target], options: RunnerOptions) -> None:
-        """`wanted` are the targets of the job."""
-        self._wanted = wanted
-        self._workers = workers
-        self._options = options
-        self._entries: dict[str, NodeEntry] = {}
-
-    def look(self) -> Mapping[str, bool]:
-        self._entries = {entry.id: entry for entry in node_entries()}
-        return {entry.id: entry.leaves for entry in self._entries.values()}
-
-    def inspect(self, node: str) -> Future[Recruit | str]:
-        entry = self._entries[node]
-        answer: Future[Recruit | str] = Future()
-        asked: Future[Any] = begin_inspection(entry, self._options).future()
-        asked.add_done_callback(partial(self._inspected, entry, answer))
-        return answer
-
-    def _inspected(
-        self, entry: NodeEntry, answer: Future[Recruit | str], text: Future[Any]
-    ) -> None:
-        error = text.exception()
-        if error is not None:
-            answer.set_exception(error)
-            return
-        facts = facts_of(text.result())
-        if isinstance(facts, str):
-            answer.set_result(facts)
-            return
-        node = node_of(entry, facts, self._wanted)
-        answer.set_result(facts.refusal if node is None else node)
-
-    def hire(self, node: str, recruit: Recruit) -> tuple[int, str]:
-        assert isinstance(recruit, Node)
-        return self._workers.hire(recruit), recruit.target.key
-
-    def drop(self, number: int) -> None:
-        self._workers.drop(number)
 
 
 _LOOPBACK = "127.0.0.1"
@@ -213,9 +138,9 @@ class RayBackend:
         self._tag = ""  # of the processes of a Ray that this process starts
         self.folder = ""  # of its files
         self.daemons: set[Process] = set()  # of an embedded Ray
-        self._builder: Any = ray.remote(Builder)
-        self._slot: Any = ray.remote(MeasuringSlot)
+        self._worker: Any = ray.remote(Worker)
         self._nodes: list[Node] = []
+        self._entries: dict[str, NodeEntry] = {}  # of nodes that live, as last seen
         self._actors: dict[_Worker, Any] = {}
         try:
             self._start(plan)
@@ -295,6 +220,27 @@ class RayBackend:
         future: Future[Any] = getattr(self._actor(worker), what).remote(*arguments).future()
         future.add_done_callback(lambda done: self._drop_dead_actor(worker, done))
         return future
+
+    def look(self) -> Mapping[str, bool]:
+        """See `tunefarm.measure.farm.node_watch.Cluster`."""
+        self._entries = {entry.id: entry for entry in node_entries()}
+        return {entry.id: entry.leaves for entry in self._entries.values()}
+
+    def inspect(self, node: str) -> Future[Node | str]:
+        """What a node that `look` has named is: one to measure on, or why it is not."""
+        entry = self._entries[node]
+        answer: Future[Node | str] = Future()
+
+        def answered(asked: Future[Any]) -> None:
+            if (error := asked.exception()) is not None:
+                answer.set_exception(error)
+            elif isinstance(facts := facts_of(asked.result()), str):
+                answer.set_result(facts)
+            else:
+                answer.set_result(node_of(entry, facts, self.wanted) or facts.refusal)
+
+        begin_inspection(entry, self._options).future().add_done_callback(answered)
+        return answer
 
     def hire(self, node: Node) -> int:
         """Have the workers of a node that has joined ready; its number."""
@@ -378,16 +324,13 @@ class RayBackend:
                     self._nodes[node].id, soft=False
                 ),
             }
-            if what == "measure":
-                actor = self._slot.options(**options).remote(
-                    replace(settings, cores=plan.slots[index]), installation().versions
-                )
-            else:
-                actor = self._builder.options(**options).remote(
-                    replace(settings, cores=plan.build_cores),
-                    plan.build_cores[index],
-                    installation().versions,
-                )
+            is_build = what == "build"
+            cores = (plan.build_cores[index],) if is_build else plan.slots[index]
+            actor = self._worker.options(**options).remote(
+                replace(settings, cores=cores),
+                BUILD if is_build else MEASURE,
+                installation().versions,
+            )
             actor.start.remote()
             self._actors[worker] = actor
         return actor
@@ -421,28 +364,27 @@ class RayRunner(PipelineRunner):
             patience,
             notify=options.notify,
         )
-        cores = () if joined else (*plan.build_cores, *plan.timed)
-        self._lock_watch = LockWatch(CoreLocks(settings.driver), cores, options.notify)
-        self._watch = RayWatch(self.backend.daemons, self.fail)
-        self._nodes: NodeWatch | None = None
         if joined:
-            cluster = RayCluster(self.backend, self.backend.wanted, options)
             known = {name: number for number, name in enumerate(self.backend.names)}
-            self._nodes = NodeWatch(cluster, known, self.change, options.notify)
-            self._nodes.start()
+            self.watch(NodeWatch(self.backend, known, self.change, options.notify).look)
+            return
+        looks = [self._look_at_daemons]
+        if options.notify is not None:
+            cores = (*plan.build_cores, *plan.timed)
+            looks.append(lock_reports(CoreLocks(settings.driver), cores, options.notify))
+        self.watch(*looks)
+
+    def _look_at_daemons(self) -> None:
+        """Notice that an embedded Ray has died, long before its own health checks do."""
+        if not all(map(is_alive, self.backend.daemons)):
+            hint = "what was measured is recorded; the same command goes on from there"
+            self.fail(MeasureError("Ray has ended, not by us", hint=hint))
 
     def call_on(
         self, target: str, function: str, arguments: Sequence[object], seconds: float
     ) -> object:
         """See `tunefarm.measure.farm.runner.CallsNodes`."""
         return self.backend.call_on(target, function, arguments, seconds)
-
-    def close(self) -> None:
-        self._watch.close()
-        self._lock_watch.close()
-        if self._nodes is not None:
-            self._nodes.close()
-        super().close()
 
 
 def _of_head(plan: SlotPlan, folder: str) -> tuple[str, ...]:

@@ -73,17 +73,17 @@ class Supervisor:
         if worker is not None:
             worker.kill()
 
-    def build(self, request: MeasureRequest, core: int) -> BuildResult:
-        """Build a candidate on `core`; raises WorkerLostError on a failure that is not its own,
-        CoresLostError for a core that may not be used any more."""
+    def build(self, request: MeasureRequest) -> BuildResult:
+        """Build a candidate; raises WorkerLostError on a failure that is not its own,
+        CoresLostError for cores that may not be used any more."""
         timeout = TimingOptions.of(request.options).build_timeout
         fields = {
             "request": {**asdict(request), "options": dict(request.options)},
-            "cores": [core],
+            "cores": list(self._settings.cores),
             "cpu_seconds": 2 * timeout + 1,
         }
         try:
-            with self._held((core,), "build"):
+            with self._held(self._settings.cores, "build"):
                 reply = self._ask(Message(fields), timeout)
         except WorkerEndError as end:
             status = _BUILD_STATUS.get(end.status, end.status)

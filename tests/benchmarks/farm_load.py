@@ -33,8 +33,9 @@ from tests.tuner.synthetic import matmul_kernel, small_space
 from tunefarm.db import queries
 from tunefarm.db.records import TaskKey
 from tunefarm.db.store import Store
+from tunefarm.measure.farm.dispatch import Dispatcher
 from tunefarm.measure.farm.make_runner import create_runner
-from tunefarm.measure.farm.pipeline_runner import Crew, PipelineRunner
+from tunefarm.measure.farm.pipeline_runner import PipelineRunner
 from tunefarm.measure.farm.runner import RunnerOptions
 from tunefarm.measure.farm.slots import SlotPlan
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
@@ -129,10 +130,10 @@ def nodes(trials: int, count: int, seconds: float) -> None:
                     if ended.wait(each):
                         return
 
-                    def exchange(crew: Crew, number: int = number) -> None:
+                    def exchange(dispatcher: Dispatcher, number: int = number) -> None:
                         backend.lost.add(number)
-                        crew.lose_node(number)
-                        crew.add_node(PLAN)
+                        dispatcher.lose_node(number)
+                        dispatcher.add_node(PLAN)
 
                     runner.change(exchange)
 

@@ -33,7 +33,7 @@ from tunefarm.measure.core_locks import (
     patient_until,
 )
 from tunefarm.measure.cpus import physical_cores, usable_cpus
-from tunefarm.measure.farm.pipeline_runner import LockWatch
+from tunefarm.measure.farm.pipeline_runner import lock_reports
 from tunefarm.tuner.confirm.latency import pinned
 
 _NOBODY = 65534
@@ -420,11 +420,10 @@ def test_folder_is_the_first_that_may_be_written(
 def test_long_waits_are_told_of_again_when_they_have_taken_twice_as_long() -> None:
     told: list[str] = []
     locks = Waits()
-    watch = LockWatch(locks, (3,), None)
-    watch._notify = told.append
+    look = lock_reports(locks, (3,), told.append)
     for seconds in (1.0, 6.0, 7.0, 11.0, 13.0):
         locks.seconds = seconds
-        watch.look()
+        look()
     assert told == [f"waiting for {seconds} s for core 3: somebody" for seconds in (6, 13)]
 
 

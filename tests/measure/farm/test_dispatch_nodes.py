@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import random
 
-from tunefarm.measure.farm.dispatch import (
-    MOST_HAND_BACKS,
-    Action,
-    BuildAction,
-    Dispatcher,
-)
+from tunefarm.measure.farm.dispatch import MOST_HAND_BACKS, Action, Dispatcher, Phase
 from tunefarm.measure.farm.slots import SlotPlan
-from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
+from tunefarm.measure.measurement import MeasureRequest, Status
 from tunefarm.measure.worker.build_candidate import BuildResult
 
 SPLIT = SlotPlan((0,), ((1,),))
@@ -29,7 +24,7 @@ def dispatcher(*plans: SlotPlan, requests: int = 0) -> Dispatcher:
 
 def finish(subject: Dispatcher, action: Action) -> list[str]:
     """Have an action end well; the id of a request that was answered."""
-    if isinstance(action, BuildAction):
+    if action.phase is Phase.BUILD:
         assert subject.build_done(action, BUILT) is None
         return []
     return [action.job.request.request_id] if subject.time_done(action) else []
@@ -60,7 +55,9 @@ def test_what_a_lost_node_had_is_done_elsewhere_and_its_late_answers_count_no_mo
     subject = dispatcher(SPLIT, SPLIT, requests=2)
     running = subject.next_actions()
     late = next(action for action in running if action.node == 0)
-    assert subject.lose_node(0) == subject.lose_node(0) == []
+    subject.lose_node(0)
+    subject.lose_node(0)
+    assert subject.take_failed() == []
     assert late.job.kills == late.job.losses == 0
     answered: list[str] = []
     running = [action for action in running if action.node == 1]
@@ -68,7 +65,6 @@ def test_what_a_lost_node_had_is_done_elsewhere_and_its_late_answers_count_no_mo
         answered += finish(subject, running.pop())
         running += subject.next_actions()
     assert sorted(answered) == ["0", "1"]
-    assert isinstance(late, BuildAction)
     assert subject.build_done(late, BUILT) is None
     assert subject.lost(late, "the node is gone") is None
     assert subject.next_actions() == [] and subject.waiting == 0
@@ -87,12 +83,11 @@ def test_workers_lost_on_a_node_that_leaves_are_nobodys_fault() -> None:
 
 def test_a_request_that_every_node_is_lost_with_is_given_up_without_blame() -> None:
     subject = dispatcher(SPLIT, requests=1)
-    given_up: list[MeasureResult] = []
     for number in range(MOST_HAND_BACKS):
         assert len(subject.next_actions()) == 1
-        given_up += subject.lose_node(number)
+        subject.lose_node(number)
         subject.add_node(SPLIT)
-    (result,) = given_up
+    (result,) = subject.take_failed()
     assert result.status is Status.INFRASTRUCTURE
     assert subject.next_actions() == []
 
@@ -101,13 +96,13 @@ def test_requests_wait_for_a_node_to_join_before_they_fail() -> None:
     subject = dispatcher(SPLIT, requests=3)
     subject.lose_node(0)
     assert subject.capacity == 1
-    assert subject.take_stranded(100.0, patience=60.0) == []
-    assert subject.take_stranded(150.0, patience=60.0) == []
+    assert subject.take_failed(100.0, patience=60.0) == []
+    assert subject.take_failed(150.0, patience=60.0) == []
     subject.add_node(SPLIT)
-    assert subject.take_stranded(170.0, patience=60.0) == []
+    assert subject.take_failed(170.0, patience=60.0) == []
     subject.lose_node(1)
-    assert subject.take_stranded(180.0, patience=60.0) == []
-    failed = subject.take_stranded(240.0, patience=60.0)
+    assert subject.take_failed(180.0, patience=60.0) == []
+    failed = subject.take_failed(240.0, patience=60.0)
     assert [result.request_id for result in failed] == ["0", "1", "2"]
     assert {result.status for result in failed} == {Status.INFRASTRUCTURE}
 
@@ -128,7 +123,9 @@ def test_every_request_ends_exactly_once_while_nodes_come_and_go() -> None:
                 if rng.random() < 0.5:
                     subject.retire_node(gone)
                 else:
-                    finished += [result.request_id for result in subject.lose_node(gone)]
+                    subject.lose_node(gone)
+                    given_up = subject.take_failed(patience=1.0)
+                    finished += [result.request_id for result in given_up]
                     late += [action for action in running if action.node == gone]
                     running = [action for action in running if action.node != gone]
             elif late and rng.random() < 0.2:

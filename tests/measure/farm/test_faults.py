@@ -175,18 +175,16 @@ def test_interrupt_of_the_terminal_does_not_reach_the_worker(measurer: Superviso
 def test_failed_build_has_its_text_and_the_next_one_works(
     builder: Supervisor, fault: str, status: Status, text: str
 ) -> None:
-    core = min(os.sched_getaffinity(0))
-    result = builder.build(make_request(fault), core)
+    result = builder.build(make_request(fault))
     assert (result.status, result.candidates) == (status, b"")
     assert text in result.error
-    assert builder.build(make_request("none"), core).status is Status.OK
+    assert builder.build(make_request("none")).status is Status.OK
 
 
 def test_build_that_does_not_end_is_a_build_timeout(builder: Supervisor) -> None:
-    core = min(os.sched_getaffinity(0))
     builder.start()
     request = make_request("build_hang", options={"build_timeout": 0.5})
-    assert builder.build(request, core).status is Status.BUILD_TIMEOUT
+    assert builder.build(request).status is Status.BUILD_TIMEOUT
 
 
 def test_worker_that_cannot_start_is_lost(settings: WorkerSettings) -> None:
@@ -277,9 +275,7 @@ def test_a_failed_build_of_a_pair_is_blamed_on_its_schedule(
     faults[culprit] = fault
     first = make_request(faults[0], options={"build_timeout": 0.5})
     builder.start()
-    result = builder.build(
-        replace(first, rivals=([["fault", faults[1]]],)), min(os.sched_getaffinity(0))
-    )
+    result = builder.build(replace(first, rivals=([["fault", faults[1]]],)))
     assert result.culprit == culprit
     assert result.status in (Status.BUILD_ERROR, Status.BUILD_TIMEOUT)
 

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
 
+from tunefarm.compiler.target import host_target
 from tunefarm.measure.farm.dispatch import Action, Dispatcher
-from tunefarm.measure.farm.node_watch import NodeWatch, Recruit
-from tunefarm.measure.farm.pipeline_runner import Crew
+from tunefarm.measure.farm.node_watch import Node, NodeWatch
 from tunefarm.measure.farm.slots import SlotPlan
-from tunefarm.measure.measurement import MeasureRequest, MeasureResult
+from tunefarm.measure.measurement import MeasureRequest
 
 PLAN = SlotPlan((0,), ((1,),))
 
 
-@dataclass(frozen=True, slots=True)
-class Newcomer:
-    plan: SlotPlan = PLAN
-    address: str = "10.0.0.7"
+SECOND = Node("second", PLAN, host_target(), address="10.0.0.7")
 
 
 class MadeUp:
@@ -26,38 +22,25 @@ class MadeUp:
 
     def __init__(self) -> None:
         self.nodes: dict[str, bool] = {"first": False}
-        self.answers: dict[str, Future[Recruit | str]] = {}
+        self.answers: dict[str, Future[Node | str]] = {}
         self.hired: list[str] = ["first"]
         self.dropped: list[int] = []
-        self.dispatcher = Dispatcher([PLAN])
-        self.failed: list[MeasureResult] = []
+        self.dispatcher = Dispatcher([PLAN], kinds=[SECOND.target.key])
         self.told: list[str] = []
         self.watch = NodeWatch(self, {"first": 0}, self.change, self.told.append)
 
-    def change(self, change: Callable[[Crew], None]) -> None:
-        change(self)
-
-    def add_node(self, plan: SlotPlan, kind: str = "") -> int:
-        return self.dispatcher.add_node(plan, kind)
-
-    def retire_node(self, number: int) -> None:
-        self.dispatcher.retire_node(number)
-
-    def lose_node(self, number: int) -> None:
-        self.failed += self.dispatcher.lose_node(number)
-
-    def is_idle(self, number: int) -> bool:
-        return self.dispatcher.is_idle(number)
+    def change(self, change: Callable[[Dispatcher], None]) -> None:
+        change(self.dispatcher)
 
     def look(self) -> Mapping[str, bool]:
         return dict(self.nodes)
 
-    def inspect(self, node: str) -> Future[Recruit | str]:
+    def inspect(self, node: str) -> Future[Node | str]:
         return self.answers.setdefault(node, Future())
 
-    def hire(self, node: str, recruit: Recruit) -> tuple[int, str]:
-        self.hired.append(node)
-        return len(self.hired) - 1, ""
+    def hire(self, node: Node) -> int:
+        self.hired.append(node.id)
+        return len(self.hired) - 1
 
     def drop(self, number: int) -> None:
         self.dropped.append(number)
@@ -73,7 +56,7 @@ def test_a_node_that_joins_is_asked_what_it_is_and_then_used() -> None:
     made.nodes["second"] = False
     made.watch.look()
     assert set(made.answers) == {"second"} and made.hired == ["first"]
-    made.answers["second"].set_result(Newcomer())
+    made.answers["second"].set_result(SECOND)
     made.watch.look()
     made.watch.look()
     assert made.hired == ["first", "second"]
@@ -118,8 +101,8 @@ def test_what_a_lost_node_had_goes_to_one_that_joins() -> None:
     made.start(2)
     made.nodes = {"second": False}
     made.watch.look()
-    assert made.dropped == [0] and made.failed == []
-    made.answers["second"].set_result(Newcomer())
+    assert made.dropped == [0] and made.dispatcher.take_failed(0.0, patience=60.0) == []
+    made.answers["second"].set_result(SECOND)
     made.watch.look()
     actions = made.dispatcher.next_actions()
     assert actions and {action.node for action in actions} == {1}
