@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 from onnx import defs
 
@@ -14,7 +13,7 @@ from tunefarm.compiler.frontend.contributed import REFUSED, REFUSED_DOMAINS
 from tunefarm.compiler.frontend.control_flow import control_flow
 from tunefarm.compiler.frontend.converter import converted_operators, covered_versions
 from tunefarm.compiler.frontend.function_expansion import has_twin
-from tunefarm.compiler.frontend.schemas import Schema
+from tunefarm.compiler.frontend.signature import has_body
 from tunefarm.compiler.strings.operators import OPERATORS, computes_with_strings
 
 CONVERTED = "compiled"
@@ -39,10 +38,9 @@ class Coverage:
 
 def coverage() -> tuple[Coverage, ...]:
     """Every operator that has a schema or a converter, by domain and name."""
-    schemas: dict[tuple[str, str], list[Schema]] = {}
-    for schema in cast(Iterable[Schema], defs.get_all_schemas_with_history()):
-        name = cast(defs.OpSchema, schema)
-        schemas.setdefault((name.domain, name.name), []).append(schema)
+    schemas: dict[tuple[str, str], list[defs.OpSchema]] = {}
+    for schema in defs.get_all_schemas_with_history():
+        schemas.setdefault((schema.domain, schema.name), []).append(schema)
     strings = (name for name, known in OPERATORS.items() if known.computes)
     names = sorted({*schemas, *converted_operators(), *_twins(schemas), *strings})
     return tuple(_coverage(*name, schemas.get(name, ())) for name in names)
@@ -59,13 +57,13 @@ def _twins(schemas: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     return ((MICROSOFT, name) for _, name in schemas if has_twin(MICROSOFT, name))
 
 
-def _coverage(domain: str, operator: str, schemas: Sequence[Schema]) -> Coverage:
+def _coverage(domain: str, operator: str, schemas: Sequence[defs.OpSchema]) -> Coverage:
     known = {schema.since_version: schema for schema in schemas if not schema.deprecated}
     converted = covered_versions(domain, operator)
     how = CONVERTED if converted else _without_converter(domain, operator, known.values())
     versions: tuple[int, ...] = ()
     if how == DECOMPOSED:
-        versions = tuple(version for version, schema in known.items() if _has_body(schema))
+        versions = tuple(version for version, schema in known.items() if has_body(schema))
         versions = versions or (1,)  # onnxruntime's operators have no schema here
     elif how:
         versions = converted or tuple(known) or (1,)
@@ -73,16 +71,11 @@ def _coverage(domain: str, operator: str, schemas: Sequence[Schema]) -> Coverage
     return Coverage(domain, operator, how, tuple(sorted(versions)), tuple(sorted(refused)))
 
 
-def _without_converter(domain: str, operator: str, schemas: Iterable[Schema]) -> str:
+def _without_converter(domain: str, operator: str, schemas: Iterable[defs.OpSchema]) -> str:
     if control_flow(domain, operator) is not None:
         return CONTROL_FLOW
     if computes_with_strings(domain, operator):
         return STRINGS
-    if has_twin(domain, operator) or any(map(_has_body, schemas)):
+    if has_twin(domain, operator) or any(map(has_body, schemas)):
         return DECOMPOSED
     return CONSTANT if can_evaluate(domain, operator) else ""
-
-
-def _has_body(schema: Schema) -> bool:
-    """Whether ONNX defines this version by other operators."""
-    return bool(schema.function_opset_versions or schema.context_dependent_function_opset_versions)

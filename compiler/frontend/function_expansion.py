@@ -9,7 +9,7 @@ from onnx import AttributeProto, FunctionProto, NodeProto
 
 from tunefarm.compiler.errors import ImportModelError, UnsupportedOperatorError
 from tunefarm.compiler.frontend.read_model import opset_versions
-from tunefarm.compiler.frontend.schemas import find_schema
+from tunefarm.compiler.frontend.signature import find_schema
 from tunefarm.compiler.frontend.structured_values import Entity, type_proto
 
 

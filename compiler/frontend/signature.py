@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
+from typing import Any
 
 from onnx import AttributeProto, NodeProto, defs
 
 from tunefarm.compiler.errors import ImportModelError
 from tunefarm.compiler.frontend.graph_builder import Value
-from tunefarm.compiler.frontend.schemas import find_schema
 from tunefarm.compiler.frontend.structured_values import Entity, schema_kind
 
 
@@ -43,6 +43,22 @@ class Signature:
     required: tuple[str, ...]
 
 
+def find_schema(domain: str, operator: str, opset: int) -> Any | None:
+    """The `onnx.defs.OpSchema` in force at `opset`; None when there is none, or a deprecated one.
+
+    Without a type: ONNX's stubs leave out bodies, determinism and the numbers of attribute types.
+    """
+    if not defs.has(operator, opset, domain):
+        return None
+    schema = defs.get_schema(operator, opset, domain)
+    return None if schema.deprecated else schema
+
+
+def has_body(schema: Any) -> bool:
+    """Whether ONNX defines this version of an operator by other operators."""
+    return bool(schema.function_opset_versions or schema.context_dependent_function_opset_versions)
+
+
 @lru_cache(maxsize=1024)
 def find_signature(domain: str, operator: str, opset: int) -> Signature | None:
     """The signature in force at `opset`, or None when ONNX has no such operator (any more)."""
@@ -60,14 +76,10 @@ def find_signature(domain: str, operator: str, opset: int) -> Signature | None:
         )
         for formal in schema.inputs
     )
-    versions = (
-        *schema.function_opset_versions,
-        *schema.context_dependent_function_opset_versions,
-    )
     return Signature(
         schema.since_version,
         not schema.non_deterministic,
-        bool(versions),
+        has_body(schema),
         schema.min_input,
         schema.max_input,
         schema.min_output,
