@@ -49,7 +49,7 @@ from tunefarm.tuner.result import Outcome, TrialCounts, kernel_sums
 from tunefarm.tuner.search import monitor as phases
 from tunefarm.tuner.search.budget import Budget, End, Limits, expected_gain
 from tunefarm.tuner.search.job_coordination import RetryPolicy
-from tunefarm.tuner.search.measuring import capacities_of, off_the_slots, timing_options
+from tunefarm.tuner.search.measuring import off_the_slots, timing_options
 from tunefarm.tuner.search.monitor import Monitor
 from tunefarm.tuner.search.pairwise_estimates import Estimate
 from tunefarm.tuner.search.session import Overhead, SessionOptions, TuningSession
@@ -438,7 +438,6 @@ class Job:
             monitor=self.monitor,
             background=self.background,
             seen=self.seen,
-            capacities=capacities_of(runner) if len(self.targets) > 1 else None,
             number=self.requests,
             spare=lambda: self.time.spare_seconds(contested(self.store, self.tasks)),
         )

@@ -86,7 +86,6 @@ class PipelineRunner:
         self._affinity = AffinityWatch() if patience == 0.0 else None
         self._notify = notify or (lambda _: None)
         self._is_throttled = False
-        self._capacity = self._dispatcher.capacity
         self._capacities = self._dispatcher.capacities
         self._events: queue.SimpleQueue[_Event | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[MeasureResult | None] = queue.SimpleQueue()
@@ -100,11 +99,10 @@ class PipelineRunner:
 
     @property
     def capacity(self) -> int:
-        return self._capacity
+        return sum(self._capacities.values())
 
     @property
     def capacities(self) -> Mapping[str, int]:
-        """The capacity of each kind of nodes, by the key of its target."""
         return self._capacities
 
     @property
@@ -199,7 +197,6 @@ class PipelineRunner:
                 for action in self._dispatcher.next_actions():
                     self._start(action)
                 self._capacities = self._dispatcher.capacities
-                self._capacity = sum(self._capacities.values())
         except Exception as error:  # noqa: BLE001 - a bug of ours must reach the driver's thread
             self._failure = error
             self._results.put(None)

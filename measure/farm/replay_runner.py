@@ -112,6 +112,10 @@ class ReplayRunner:
         return self._capacity
 
     @property
+    def capacities(self) -> Mapping[str, int]:
+        return {"": self._capacity}
+
+    @property
     def pending(self) -> int:
         return len(self._ready)
 

@@ -55,6 +55,10 @@ class Runner(Protocol):
         """How many requests may usefully be in flight; more only wait."""
 
     @property
+    def capacities(self) -> Mapping[str, int]:
+        """The same for each kind of its nodes, by the key of their target."""
+
+    @property
     def pending(self) -> int:
         """Requests submitted whose results were not yet handed out."""
 
@@ -78,15 +82,6 @@ class Runner(Protocol):
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *_error: object) -> None: ...
-
-
-@runtime_checkable
-class ServesTargets(Protocol):
-    """A runner whose nodes are of several kinds, each for one target."""
-
-    @property
-    def capacities(self) -> Mapping[str, int]:
-        """The capacity of each kind of nodes, by the key of its target."""
 
 
 @runtime_checkable

@@ -16,6 +16,7 @@ import onnx
 import pytest
 
 from tests.end_to_end.test_cli import CommandLine
+from tests.instant_runner import InstantRunner, measured
 from tests.onnxruntime_session import exact_session
 from tunefarm import compiler
 from tunefarm.compiler.frontend.zoo import build_model
@@ -26,7 +27,7 @@ from tunefarm.configs.settings import load_settings
 from tunefarm.db import queries
 from tunefarm.db.records import hash_json
 from tunefarm.db.store import Store
-from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
+from tunefarm.measure.measurement import MeasureRequest, MeasureResult
 from tunefarm.tuner.confirm import size_race, whole_model
 from tunefarm.tuner.confirm.latency import ModelLatency
 from tunefarm.tuner.job_request import JobRequest
@@ -37,38 +38,14 @@ LENGTHS = (1, 7, 24)
 GREATEST = 24
 
 
-class MadeUpRunner:
-    """Answers at once; the schedules that are fast at the greatest sizes are slow below."""
+class MadeUpRunner(InstantRunner):
+    """The schedules that are fast at the greatest sizes are slow below."""
 
-    capacity = 4
-
-    def __init__(self) -> None:
-        self._ready: list[MeasureResult] = []
-
-    @property
-    def pending(self) -> int:
-        return len(self._ready)
-
-    def submit(self, request: MeasureRequest) -> None:
+    def answer(self, request: MeasureRequest) -> MeasureResult:
         sizes = request.sizes or tuple(request.kernel.get("sizes", ())) or (GREATEST,)
         greatest = max(sizes) >= GREATEST
         shares = [int(hash_json(schedule), 16) / 2**64 for schedule in request.schedules]
-        times = [1e-6 * (1.0 + 3.0 * (x if greatest else 1.0 - x)) for x in shares]
-        rounds = int(request.options.get("samples", 3))
-        samples = [(seconds,) * rounds for seconds in times]
-        answer = MeasureResult(request.request_id, Status.OK, samples[0], rivals=tuple(samples[1:]))
-        self._ready.append(answer)
-
-    def results(self, timeout: float | None = None) -> list[MeasureResult]:
-        ready, self._ready = self._ready, []
-        return ready
-
-    def close(self) -> None: ...
-
-    def __enter__(self) -> MadeUpRunner:
-        return self
-
-    def __exit__(self, *_error: object) -> None: ...
+        return measured(request, [1e-6 * (1 + 3 * (x if greatest else 1 - x)) for x in shares])
 
 
 RUN = """

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Self
 
+from tests.instant_runner import InstantRunner, measured
 from tests.tuner.synthetic import TARGET, latency, matmul_kernel, small_space, tile_space
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.serialize import kernel_to_json
@@ -32,23 +33,13 @@ TILES = (matmul_kernel(), small_space(9), 1)
 OTHER = (matmul_kernel(7, 13, 97), small_space(7), 3)
 
 
-class SyntheticRunner:
-    """Answers at once: the latency of the candidate that a schedule stands for."""
+class SyntheticRunner(InstantRunner):
+    """The latency of the candidate that a schedule stands for."""
 
     def __init__(self, capacity: int = 4) -> None:
-        self.capacity = capacity
-        self.requests: list[MeasureRequest] = []
+        super().__init__(capacity)
         self.answers: dict[tuple[str, str], float] = {}
         self.noise = 0.0
-        self._ready: list[MeasureResult] = []
-
-    @property
-    def pending(self) -> int:
-        return len(self._ready)
-
-    def submit(self, request: MeasureRequest) -> None:
-        self.requests.append(request)
-        self._ready.append(self.answer(request))
 
     def answer(self, request: MeasureRequest) -> MeasureResult:
         hashes = [hash_json(schedule) for schedule in request.schedules]
@@ -59,28 +50,8 @@ class SyntheticRunner:
             error = "signal 11"
             return MeasureResult(request.request_id, Status.CRASHED, error=error, culprit=culprit)
         noise = 1.0 + self.noise * (len(self.requests) % 3)
-        rounds = int(request.options.get("samples", 3))
-        samples = [(noise * seconds,) * rounds for seconds in times]
-        return MeasureResult(
-            request.request_id,
-            Status.OK,
-            samples=samples[0],
-            rivals=tuple(samples[1:]),
-            machine={"cpu": "made-up", "load": 0.5},
-        )
-
-    def results(self, timeout: float | None = None) -> list[MeasureResult]:
-        ready, self._ready = self._ready, []
-        return ready
-
-    def close(self) -> None:
-        self._ready = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.close()
+        result = measured(request, [noise * seconds for seconds in times])
+        return replace(result, machine={"cpu": "made-up", "load": 0.5})
 
 
 class Messages(Progress):

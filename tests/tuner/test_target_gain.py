@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import onnx
 import pytest
 
 from tests.end_to_end.tiny_model import tiny_model
+from tests.instant_runner import InstantRunner, measured
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.configs.errors import SettingsError
 from tunefarm.configs.settings import load_settings
 from tunefarm.db.records import hash_json
-from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
+from tunefarm.measure.measurement import MeasureRequest, MeasureResult
 from tunefarm.tuner import tune
 from tunefarm.tuner.commands.options import UsageError, parsed_tune, tune_options
 from tunefarm.tuner.confirm.latency import ModelLatency
@@ -32,42 +33,18 @@ def latency(ratio: float, doubt: float = 0.01) -> ModelLatency:
     return ModelLatency(1e-3, 1e-3 * ratio, 0.0, 0.0, ratio, low, high)
 
 
-class GainingRunner:
+class GainingRunner(InstantRunner):
     """Each schedule of a kernel that is new takes 0.93 of the time of the one before it."""
 
-    capacity = 4
-
     def __init__(self) -> None:
-        self._waiting: list[MeasureRequest] = []
+        super().__init__()
         self._seen: dict[str, dict[str, float]] = {}
 
-    @property
-    def pending(self) -> int:
-        return len(self._waiting)
-
-    def submit(self, request: MeasureRequest) -> None:
-        self._waiting.append(request)
-
-    def results(self, timeout: float | None = None) -> list[MeasureResult]:
-        found, self._waiting = [self._answer(request) for request in self._waiting], []
-        return found
-
-    def _answer(self, request: MeasureRequest) -> MeasureResult:
+    def answer(self, request: MeasureRequest) -> MeasureResult:
         known = self._seen.setdefault(request.workload_key, {})
         for schedule in request.schedules:
             known.setdefault(hash_json(schedule), 1e-3 * 0.93 ** len(known))
-        times = (known[hash_json(schedule)] for schedule in request.schedules)
-        samples, *rivals = ((seconds,) * 12 for seconds in times)
-        return MeasureResult(request.request_id, Status.OK, samples=samples, rivals=tuple(rivals))
-
-    def close(self) -> None:
-        pass
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.close()
+        return measured(request, [known[hash_json(each)] for each in request.schedules], 12)
 
 
 class Messages(Progress):

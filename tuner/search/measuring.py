@@ -11,7 +11,7 @@ from tunefarm.compiler.target import Target
 from tunefarm.configs.settings import Settings
 from tunefarm.measure.cpus import usable_cpus
 from tunefarm.measure.farm.make_runner import create_runner
-from tunefarm.measure.farm.runner import Runner, RunnerOptions, ServesTargets
+from tunefarm.measure.farm.runner import Runner, RunnerOptions
 from tunefarm.measure.farm.slots import plan_slots
 from tunefarm.measure.machine import on_cores
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
@@ -43,12 +43,6 @@ def runner_options(
         overlap=measure.overlap,
         notify=notify,
     )
-
-
-def capacities_of(runner: Runner) -> Callable[[], Mapping[str, int]] | None:
-    """What tells how much a runner can do for each target, by its key, as nodes come and go; None
-    where it makes no difference."""
-    return (lambda: runner.capacities) if isinstance(runner, ServesTargets) else None
 
 
 REQUEST_SECONDS = 1.0  # of one request, building included, roughly

@@ -257,16 +257,14 @@ class TuningSession:
         clock: Callable[[], float] = time.monotonic,
         background: Sequence[TrainingData] = (),
         seen: int | None = None,
-        capacities: Callable[[], Mapping[str, int]] | None = None,
         pauses: Pauses | None = None,
         number: int = 0,
         spare: Callable[[], float] | None = None,
     ) -> None:
         """`background` is what is known of other kernels, for the cost model to start from; `seen`
-        the number of the last trial that the tasks know of (None: the newest). `capacities` are
-        those of the runner for each target of the tasks (by its key), where there are several.
-        `number` is that of the last request of the job's sessions before this one. `spare` tells,
-        once the time is used up, how many seconds what comes afterwards can do without."""
+        the number of the last trial that the tasks know of (None: the newest). `number` is that of
+        the last request of the job's sessions before this one. `spare` tells, once the time is used
+        up, how many seconds what comes afterwards can do without."""
         self.tasks = list(tasks)
         self.number = number  # of the last request
         self.measured = 0  # results of this session
@@ -287,7 +285,6 @@ class TuningSession:
         self._elsewhere: dict[Claim, Work] = {}  # what other jobs have claimed
         self._heard: set[str] = set()  # other jobs' trials that were learnt from
         seen = queries.last_trial(store) if seen is None else seen
-        self._capacities = capacities
         self._pauses = pauses or Pauses()
         self._spare = spare
         keys = [task.key for task in self.tasks]
@@ -352,11 +349,9 @@ class TuningSession:
 
     def _fill(self) -> None:
         """Submit until the runner has all it can use, for each kind of its nodes."""
-        if self._capacities is None:
-            self._fill_for(None, self._runner.capacity)
-            return
-        for target, capacity in self._capacities().items():
-            self._fill_for(target, capacity)
+        capacities = self._runner.capacities
+        for target, capacity in capacities.items():
+            self._fill_for(target if len(capacities) > 1 else None, capacity)
 
     def _fill_for(self, target: str | None, capacity: int) -> None:
         """Submit until so many requests for the target are under way; None: for any."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Self
-
 import pytest
 
+from tests.instant_runner import InstantRunner
 from tests.measure.clock_traces import against_itself
 from tunefarm.compiler.errors import MeasureError
 from tunefarm.compiler.target import host_target
@@ -67,32 +66,21 @@ def test_few_measurements_and_failures_are_not_judged() -> None:
     assert noise_of([MeasureResult(str(n), Status.CRASHED) for n in range(50)], {}) is None
 
 
-class OneAtATime:
-    """Answers requests, and keeps them."""
+class OneAtATime(InstantRunner):
+    """Answers requests with one status."""
 
     def __init__(self, status: Status = Status.OK) -> None:
-        self.asked: list[MeasureRequest] = []
-        self.capacity, self.pending, self._status = 1, 0, status
+        super().__init__(1)
+        self._status = status
 
-    def submit(self, request: MeasureRequest) -> None:
-        self.asked.append(request)
-
-    def results(self, timeout: float | None = None) -> list[MeasureResult]:
-        assert timeout is not None
-        return [MeasureResult(self.asked[-1].request_id, self._status)]
-
-    def close(self) -> None: ...
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None: ...
+    def answer(self, request: MeasureRequest) -> MeasureResult:
+        return MeasureResult(request.request_id, self._status)
 
 
 def test_both_sides_are_one_schedule_and_at_least_one_measurement_is_taken() -> None:
     runner = OneAtATime()
     assert len(measure_itself(runner, host_target(), 1, {}, 0.0)) == 1
-    (request,) = runner.asked
+    (request,) = runner.requests
     assert request.rivals == (request.schedule,)
 
 

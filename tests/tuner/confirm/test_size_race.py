@@ -8,6 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 
+from tests.instant_runner import InstantRunner, measured
 from tests.tuner.setting import TILES, Setting
 from tunefarm.compiler.errors import MeasureError
 from tunefarm.compiler.frontend.zoo import build_model
@@ -20,7 +21,7 @@ from tunefarm.compiler.types.extents import Shapes
 from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS
 from tunefarm.configs.settings import load_settings
 from tunefarm.db.store import Store
-from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
+from tunefarm.measure.measurement import MeasureRequest, MeasureResult
 from tunefarm.measure.sandbox.import_model import import_model
 from tunefarm.tuner.building.size_plan import record_size_plan, size_plan
 from tunefarm.tuner.confirm import size_race
@@ -35,40 +36,13 @@ from tunefarm.tuner.search.tasks import TuningTask, plan
 SHAPES: Shapes = {"batch": (1,), "sequence": ("1..24",)}
 
 
-class FakeRunner:
-    """Answers at once: the first schedule is the fastest at the greatest size, the last one below.
-    Keeps what it was asked."""
+class FakeRunner(InstantRunner):
+    """The first schedule is the fastest at the greatest size, the last one below."""
 
-    capacity = 4
-
-    def __init__(self) -> None:
-        self.asked: list[MeasureRequest] = []
-        self._ready: list[MeasureResult] = []
-
-    @property
-    def pending(self) -> int:
-        return len(self._ready)
-
-    def submit(self, request: MeasureRequest) -> None:
-        self.asked.append(request)
-        last = len(request.rivals)
-        times = [
-            1e-6 * (1 + (n if max(request.sizes) == 24 else last - n)) for n in range(last + 1)
-        ]
-        rivals = tuple((seconds,) * 4 for seconds in times[1:])
-        ok = MeasureResult(request.request_id, Status.OK, (times[0],) * 4, rivals=rivals)
-        self._ready.append(ok)
-
-    def results(self, timeout: float | None = None) -> list[MeasureResult]:
-        ready, self._ready = self._ready, []
-        return ready
-
-    def close(self) -> None: ...
-
-    def __enter__(self) -> FakeRunner:
-        return self
-
-    def __exit__(self, *_error: object) -> None: ...
+    def answer(self, request: MeasureRequest) -> MeasureResult:
+        numbers = range(len(request.schedules))
+        slower = numbers if max(request.sizes) == 24 else reversed(numbers)
+        return measured(request, [1e-6 * (1 + number) for number in slower], 4)
 
 
 def known(task: TuningTask) -> TuningTask:
@@ -96,8 +70,8 @@ def test_what_serves_which_sizes_is_measured_and_recorded(
     race, runner = SizeRace(points_of(graph.signature), job="job", seed=0), FakeRunner()
     race.run([known(task) for task in tasks], {}, runner, {}, lambda seconds: False)
     sized = {task.key.workload for task in tasks if greatest_sizes(task.kernel)}
-    assert {request.workload_key for request in runner.asked} <= sized
-    assert {request.sizes for request in runner.asked} == {
+    assert {request.workload_key for request in runner.requests} <= sized
+    assert {request.sizes for request in runner.requests} == {
         point.sizes for point in points_of(graph.signature)
     }
     found = race.plan()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
+from tests.instant_runner import InstantRunner
 from tests.measure.fault_kernels import make_kernel
 from tests.tuner import synthetic
 from tests.tuner.fleet import record_kernel
@@ -84,35 +85,15 @@ def no_runner(threads: int) -> Runner:
     raise AssertionError("nothing is to be run")
 
 
-class AnsweringRunner:
-    """Answers every request with one status, at once."""
+class AnsweringRunner(InstantRunner):
+    """Answers every request with one status."""
 
     def __init__(self, status: Status, error: str = "") -> None:
-        self.capacity = 1
-        self.requests: list[MeasureRequest] = []
-        self._answers: list[MeasureResult] = []
+        super().__init__(1)
         self._status, self._error = status, error
 
-    @property
-    def pending(self) -> int:
-        return len(self._answers)
-
-    def submit(self, request: MeasureRequest) -> None:
-        self.requests.append(request)
-        self._answers.append(MeasureResult(request.request_id, self._status, error=self._error))
-
-    def results(self, timeout: float | None = None) -> list[MeasureResult]:
-        answers, self._answers = self._answers, []
-        return answers
-
-    def close(self) -> None:
-        self._answers = []
-
-    def __enter__(self) -> AnsweringRunner:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def answer(self, request: MeasureRequest) -> MeasureResult:
+        return MeasureResult(request.request_id, self._status, error=self._error)
 
 
 def answering(status: Status, error: str = "") -> Callable[[int], Runner]:
