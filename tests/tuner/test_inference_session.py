@@ -14,6 +14,7 @@ from tunefarm import tuner
 from tunefarm.compiler import SessionOptions
 from tunefarm.compiler.errors import ArtefactError, ImportModelError, SettingsError
 from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.types.extents import Shapes
 from tunefarm.db.store import Store
 from tunefarm.tuner.building import flow
 from tunefarm.tuner.building.request import BuildRequest
@@ -51,9 +52,9 @@ def test_bytes_of_a_model_are_compiled_once(folder: Path, monkeypatch: pytest.Mo
     runs: list[str] = []
     read = flow._read
 
-    def counted(request: BuildRequest) -> Graph:
+    def counted(request: BuildRequest, shapes: Shapes) -> Graph:
         runs.append(request.model)
-        return read(request)
+        return read(request, shapes)
 
     monkeypatch.setattr(flow, "_read", counted)
     for _ in range(2):

@@ -11,7 +11,6 @@ from tunefarm.compiler.emit import assembly_text, llvm_text
 from tunefarm.compiler.errors import ExportError, system_errors_as
 from tunefarm.compiler.foreign_functions import CFunction, find_function
 from tunefarm.compiler.graph.serialize import graph_to_json
-from tunefarm.compiler.pipeline import Compiled
 from tunefarm.compiler.runtime.c_library.c_header import compile_command, object_command
 from tunefarm.compiler.runtime.c_library.c_interface import c_interface
 from tunefarm.compiler.runtime.c_library.c_programs import check_targets
@@ -27,6 +26,7 @@ from tunefarm.compiler.runtime.machine.toolchain import find_toolchain
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.target import Target, host_target
 from tunefarm.configs.files import write_text
+from tunefarm.tuner.building.programs import Program
 from tunefarm.tuner.building.request import LIBRARY, OBJECT, BuildRequest
 from tunefarm.tuner.building.size_values import programs_of
 from tunefarm.tuner.from_settings import targets_of
@@ -49,14 +49,20 @@ def check_c(request: BuildRequest) -> tuple[str, ...]:
     return output, str(header_path(output))
 
 
-def write_form(request: BuildRequest, built: Compiled) -> tuple[tuple[str, ...], str]:
-    """Write a form other than the artifact; the files, and the command to type next.
+def write_form(request: BuildRequest, programs: Sequence[Program]) -> tuple[tuple[str, ...], str]:
+    """Write programs of one model in a form other than the artifact, the preferred one first; the
+    files, and the command to type next.
 
     In C the model has the name of its file. Raises TunefarmError.
     """
-    form, output, spec = request.form, request.output, built.spec
+    form, output = request.form, request.output
+    spec, *others = (program.spec for program in programs)
     if form in (LIBRARY, OBJECT):
-        return write_programs(request, [spec])
+        export = export_library if form == LIBRARY else export_object
+        files = export(spec, output, request.name, others=others, compiler=request.compiler)
+        return tuple(map(str, files)), _c_command(request, spec)
+    built = programs[0].compiled
+    assert built is not None, "these forms are of one program"
     if form == "graph":
         # Of its constants only the SHA-256.
         graph = graph_to_json(built.graph)
@@ -65,22 +71,6 @@ def write_form(request: BuildRequest, built: Compiled) -> tuple[tuple[str, ...],
     text = llvm_text if form == "llvm" else assembly_text
     _write(output, text(built))
     return (output,), assemble_command(form, output, spec.target)
-
-
-def write_programs(
-    request: BuildRequest, programs: Sequence[ExecutableSpec]
-) -> tuple[tuple[str, ...], str]:
-    """Write programs of one model as C, the preferred one first; as `write_form`."""
-    export = export_library if request.form == LIBRARY else export_object
-    first, *others = programs
-    files = export(
-        first,
-        request.output,
-        request.name,
-        others=others,
-        compiler=request.compiler,
-    )
-    return tuple(map(str, files)), _c_command(request, first)
 
 
 def _c_command(request: BuildRequest, spec: ExecutableSpec) -> str:

@@ -26,22 +26,18 @@ from tunefarm.tuner.building.model_file import Future, begin_digest, other_file
 from tunefarm.tuner.building.report import build_report
 from tunefarm.tuner.building.request import (
     ARTEFACT,
-    CODE_TEXTS,
-    OF_SEVERAL,
     BuildRequest,
     BuildResult,
     built_artefact,
 )
-from tunefarm.tuner.from_settings import fallback_targets, limits_of, target_of
+from tunefarm.tuner.from_settings import limits_of, target_of
 
 if TYPE_CHECKING:
     from tunefarm.compiler.graph.ir import Graph
     from tunefarm.compiler.runtime.execution.executable import Executable
-    from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
     from tunefarm.compiler.target import Target
-    from tunefarm.configs.settings import Settings
+    from tunefarm.compiler.types.extents import Shapes
     from tunefarm.db.store import Store
-    from tunefarm.tuner.building.lowered import LoweredModel
 
 
 def build(request: BuildRequest, digest: Future[str | None] | None = None) -> BuildResult:
@@ -59,24 +55,23 @@ def build(request: BuildRequest, digest: Future[str | None] | None = None) -> Bu
         return named if is_listed else _listed(request, target, named)
     known = Future(lambda: None if cache is None else cache.model())
     is_read = not request.is_several
-    graph = Future(lambda: _read(request) if is_read and known.result() is None else None)
+    graph = Future(
+        lambda: _read(request, request.shapes) if is_read and known.result() is None else None
+    )
     from tunefarm.tuner.building.record import with_records
 
+    def read(shapes: Shapes) -> Graph:
+        """The model, for which is waited when all is imported that compiles it."""
+        found = graph.result() if is_read else None
+        return found or _read(request, shapes)
+
     def make(store: Store | None) -> BuildResult:
-        if request.is_several:
-            return _several(request, store, parent)
         model, result = known.result(), None
         if cache is not None and model is not None:
             result = _put_together(request, target, cache, model, store)
-        if result is not None:
-            return result
-        return _compiled(
-            request, target, cache, lambda: graph.result() or _read(request), store, parent
-        )
+        return result or _compiled(request, cache, read, store)
 
     result = with_records(request.databases, make)
-    if result.programs:
-        return result  # listed already
     result = _listed(request, target, parent.name_in(result))
     if cache is not None:
         cache.remember(result)
@@ -92,19 +87,6 @@ def _listed(request: BuildRequest, target: Target, result: BuildResult) -> Build
     return replace(result, not_listed=record_build(request, target, result))
 
 
-def _several(
-    request: BuildRequest, store: Store | None, parent: ParentChoice, graph: Graph | None = None
-) -> BuildResult:
-    """A build of several programs, listed once for each of their targets."""
-    from tunefarm.tuner.building.record import record_programs
-    from tunefarm.tuner.building.several import build_several
-
-    result = parent.name_in(build_several(request, store, graph))
-    if not result.digest or not request.is_listed:
-        return result
-    return replace(result, not_listed=record_programs(request, result))
-
-
 def build_loaded(request: BuildRequest) -> tuple[Executable, BuildResult]:
     """Build an artifact by the same flow and load it; no file is left, so that none is listed.
 
@@ -118,10 +100,10 @@ def build_loaded(request: BuildRequest) -> tuple[Executable, BuildResult]:
         return load(output), result  # maps the file, which lasts as long as that
 
 
-def _read(request: BuildRequest) -> Graph:
+def _read(request: BuildRequest, shapes: Shapes) -> Graph:
     from tunefarm.measure.sandbox.import_model import import_model
 
-    return import_model(request.model, request.shapes, limits_of(request.settings))
+    return import_model(request.model, shapes, limits_of(request.settings))
 
 
 def _put_together(
@@ -151,94 +133,36 @@ def _put_together(
     return result if cache.place(result) else None
 
 
-# Long: constants are dropped between steps, so as not to be in memory twice.
 def _compiled(
     request: BuildRequest,
-    target: Target,
     cache: BuildCache | None,
-    read: Callable[[], Graph],
+    read: Callable[[Shapes], Graph],
     store: Store | None,
-    parent: ParentChoice,
 ) -> BuildResult:
-    """The model compiled with the best records of `store`, and written.
-
-    `read` waits for the model: that is asked for when all is imported that compiles it.
-    """
-    from tunefarm.compiler.graph.serialize import structural_hash
+    """The model compiled with the best records of `store`, and written."""
     from tunefarm.compiler.runtime.artefact.write_artefact import save
-    from tunefarm.compiler.types import large_arrays
-    from tunefarm.tuner.building.apply_best import Records
-    from tunefarm.tuner.building.lowered import (
-        compile_with,
-        keep_choice,
-        lower_model,
-        overflow_note,
-    )
-    from tunefarm.tuner.building.size_plan import size_plan
+    from tunefarm.tuner.building.programs import build_programs, check_each
 
-    settings, output, graph = request.settings, request.output, read()
-    model_hash = structural_hash(graph)
-    asked = (store, model_hash, settings, target)
-    accept = request.accept_nominees
-    is_sized = request.form in OF_SEVERAL and not graph.is_fixed
-    sizes, left = size_plan(*asked, accept_nominees=accept) if is_sized else (None, ())
-    if sizes is not None and request.dump_after is None:
-        return _several(request, store, parent, graph)
-    lowered = lower_model(graph, settings, request.precision, target, store)
-    records = Records(store, settings, target, model_hash, accept_nominees=accept)
-
-    built = compile_with(
-        lowered.graph,
-        records.choose,
-        settings,
-        target,
-        numerics=lowered.numerics,
-        dump_after=request.dump_after,
-        keep_llvm=request.form in CODE_TEXTS,
-    )
-    reports = built.spec.kernels
-    text = [lowered.note, overflow_note(graph, built, settings), graph.structure.prefix.note]
-    notes = (*filter(None, text), *left, *records.notes(reports))
-    unapplied = (*other_file(store, request.model), *records.unapplied(reports))
-    standings = records.standings_of(reports)
-    report = build_report(reports, built.kernels, notes, unapplied, standings)
-    request.check(report)
-    if lowered.chosen is not None and store is not None:
-        note = keep_choice(lowered.chosen, request.name, graph, settings, target)
-        report = replace(report, notes=(*report.notes, *filter(None, [note])))
+    output = request.output
+    model_hash, programs = build_programs(request, store, read)
+    reports = tuple(program.reported for program in programs)
+    check_each(request, reports)
+    first = programs[0]
+    several = reports if sum(not each.fallback for each in reports) > 1 else ()
     if request.form != ARTEFACT:
         from tunefarm.tuner.building.emit import write_form
 
-        files, command = write_form(request, built)
-        return BuildResult(request.form, output, files, report, command)
-    spec, chosen = built.spec, built.chosen
-    model = KnownModel(model_hash, built.kernels)
-    del built  # whose constants, not packed, would stay next to those of the fallbacks
-    others, fallbacks = fallback_targets(target) if request.fallback else (), []
-    if others:
-        spec = replace(spec, constants=tuple(map(large_arrays.kept, spec.constants)))
-    for other in others:
-        fallbacks.append(_fallback(lowered, settings, other, store))
-    save(spec, output, fallbacks)
-    del spec, fallbacks  # whose constants leave room for the copy
+        files, command = write_form(request, programs)
+        return BuildResult(request.form, output, files, first.report, command, programs=several)
+    model, chosen, uses = KnownModel(model_hash, first.kernels), first.chosen, first.spec.kernels
+    save(first.spec, output, [program.spec for program in programs[1:]])
+    del programs, first  # whose constants leave room for the copy
     digest = digest_of(output)
-    kept = None if cache is None else cache.keep(digest)
+    kept = None if cache is None or several else cache.keep(digest)
     if cache is not None and kept is not None:
-        cache.remember_artefact(model, chosen, reports, kept)
-    return built_artefact(output, report, model.model_hash, digest, kept)
-
-
-def _fallback(
-    lowered: LoweredModel, settings: Settings, target: Target, store: Store | None
-) -> ExecutableSpec:
-    """The variant for other CPUs, from their own records."""
-    from tunefarm.tuner.building.apply_best import Records
-    from tunefarm.tuner.building.lowered import compile_with
-
-    choose, numerics = Records(store, settings, target).choose, lowered.numerics
-    return compile_with(
-        lowered.graph, choose, settings, target, fallback=True, numerics=numerics
-    ).spec
+        cache.remember_artefact(model, chosen, uses, kept)
+    result = built_artefact(output, reports[0].report, model_hash, digest, kept)
+    return replace(result, programs=several)
 
 
 @dataclass(frozen=True, slots=True)

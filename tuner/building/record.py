@@ -19,7 +19,6 @@ from tunefarm.compiler.target import Target, host_target
 from tunefarm.configs.settings import Settings
 from tunefarm.db.records import BuildRecord, PlanRecord, TargetRecord
 from tunefarm.measure.machine import cpu_name
-from tunefarm.tuner.building.report import BuildReport
 from tunefarm.tuner.building.request import BuildRequest, BuildResult, is_shipped
 from tunefarm.tuner.from_settings import targets_of
 
@@ -74,26 +73,15 @@ def record_build(request: BuildRequest, target: Target, result: BuildResult) -> 
     """List a build in the database that it was made from; why that failed, or "".
 
     An artifact that came out before is listed already, with the file that it first went to. A
-    build server may have the records for reading only: that is no reason to fail.
+    build server may have the records for reading only: that is no reason to fail. Several programs
+    are listed once for each of their targets, with the report of the lowest tuned share.
     """
-    return _record(request, result, [(target, result.report)])
-
-
-def record_programs(request: BuildRequest, result: BuildResult) -> str:
-    """The same of a build of several programs, which is listed once for each of its targets.
-
-    Of a target's programs the one with the lowest tuned share is reported.
-    """
-    listed = []
-    for target in targets_of(request.settings):
-        reports = [p.report for p in result.programs if p.target == target.key and not p.fallback]
-        listed.append((target, min(reports, key=lambda report: report.tuned_share)))
-    return _record(request, result, listed)
-
-
-def _record(
-    request: BuildRequest, result: BuildResult, listed: Sequence[tuple[Target, BuildReport]]
-) -> str:
+    listed = [(target, result.report)]
+    if result.programs:
+        listed = []
+        for target in targets_of(request.settings):
+            own = (p.report for p in result.programs if p.target == target.key and not p.fallback)
+            listed.append((target, min(own, key=lambda report: report.tuned_share)))
     from tunefarm.db import model_queries
     from tunefarm.db.store import Store
 

@@ -14,11 +14,10 @@ import tunefarm
 from tests.onnxruntime_session import exact_session
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.pipeline import compile_model
-from tunefarm.compiler.runtime.artefact.write_artefact import save
+from tunefarm.compiler.runtime.artefact import write_artefact
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.types import large_arrays
-from tunefarm.tuner.building import several
 from tunefarm.tuner.building.size_values import guards_of, programs_of
 
 _CONSTANTS = "<int64 zero = {0}, int64 one = {1}, int64[1] first = {0}>"
@@ -98,6 +97,7 @@ def test_constants_of_all_programs_are_in_files_when_they_are_written(
     monkeypatch.setattr(large_arrays, "FREE_BYTES", 0)
     monkeypatch.setattr(large_arrays, "LEAST_BYTES", 4096)
     sizes: list[tuple[int, int]] = []
+    save = write_artefact.save
 
     def counted(spec: ExecutableSpec, output: Path, others: Sequence[ExecutableSpec]) -> None:
         constants = [array for each in (spec, *others) for array in each.constants]
@@ -106,7 +106,7 @@ def test_constants_of_all_programs_are_in_files_when_they_are_written(
         sizes.append((sum(array.nbytes for array in constants), sum(own)))
         save(spec, output, others)
 
-    monkeypatch.setattr(several, "save", counted)
+    monkeypatch.setattr(write_artefact, "save", counted)
     built = tunefarm.build(path, shapes={"x": ("b:1|2..4", 96)})
     assert sizes == [(2 * 4 * 96 * 97, 0)]
     x = random.standard_normal((3, 96)).astype(np.float32)
