@@ -158,9 +158,12 @@ def _graph(
     except ComputedShapeError as error:
         if error.names:
             raise
-    found = _Import(model, given, external, allowance, defaults)  # no bounds can be given
-    found.builder.bounds_lists = True
-    return found.graph()
+        found = _Import(model, given, external, allowance, defaults)  # no bounds can be given
+        found.builder.bounds_lists = True
+        try:
+            return found.graph()
+        except LimitError:  # it is the bounds that are too large, not the model
+            raise error from None
 
 
 def _followed_sizes(

@@ -121,11 +121,13 @@ def bounded(
     meaning: str,
     there: Sequence[Dimension] = (),
     low: int = 1,
+    kept: Mapping[int, Dimension] | None = None,
 ) -> OnnxNode:
     """The node with sizes for a list that no shape declares.
 
-    What is computed is `low` to `limits.loop_rows`, which runs check, or what is `there` and not 1,
-    or 1 in its place. Raises ComputedShapeError where lists have no bounds.
+    What is computed is `low` to `limits.loop_rows`, or what is `there` and not 1, or 1 in its
+    place, or what it is `kept` at by its position; runs check all. Raises ComputedShapeError where
+    lists have no bounds.
     """
     value = node.input(position)
     elements = _elements(value, graph)
@@ -136,6 +138,10 @@ def bounded(
         count, what = given.part(number, 1), f"element {number} of {meaning}"
         if size is not None:
             sizes[number] = size
+        elif kept and number in kept:
+            sizes[number] = kept[number]
+            right = count.equals(Numbers(graph.size(kept[number]), graph))
+            require(node, graph, position, right, f"{what} must be {kept[number]}")
         elif there and there[number] != 1:
             sizes[number] = there[number]
             right = count.equals(1) | count.equals(Numbers(graph.size(there[number]), graph))

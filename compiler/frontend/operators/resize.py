@@ -466,7 +466,9 @@ def computed_resize(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
         listed = [sizes[axis] for axis in axes]
         return node.with_constants({3: sized(node, graph, 3, listed, meaning)})
     if sizes is None and at == 3 and node.is_computed(3):
-        return bounded(node, graph, 3, meaning)
+        channels = 2 if data.rank > 2 else 0  # batch and channels of an image are not resized
+        kept = {at: data.true_shape[axis] for at, axis in enumerate(axes) if axis < channels}
+        return bounded(node, graph, 3, meaning, kept=kept)
     if data.padded is not None:
         if not node.is_computed(at) and how.coordinates != "tf_crop_and_resize":
             return node.with_constants({1: graph.constant(np.zeros(0, np.float32))})

@@ -18,6 +18,7 @@ from tunefarm.compiler.errors import ImportModelError, InputError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.verify import verify_graph
+from tunefarm.compiler.limits import Limits
 from tunefarm.compiler.types.tensor_type import Array
 
 SHAPE = (3, 4, 5)
@@ -372,6 +373,41 @@ def test_expand_keeps_what_is_there_whether_its_list_says_so_or_1() -> None:
         assert_agrees(executable.run, proto, {**inputs, "shape": integers(*shape)})
     with pytest.raises(InputError, match="element 0 of the shape must be 3"):
         executable.run({**inputs, "shape": integers(2, 4)})
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_an_image_whose_list_of_sizes_is_an_input_keeps_its_channels(dynamic: bool) -> None:
+    inputs = {"x": random(1, 3, 4, 5), "sizes": integers(1, 3, 7, 6)}
+    nodes = [
+        node("Resize", "x _ _ sizes", "large", mode="linear"),
+        node("ReduceMax", "large", keepdims=0),
+    ]
+    proto = model(nodes, inputs, {"y": None})
+    if dynamic:
+        for axis, name in ((0, "n"), (2, "h"), (3, "w")):
+            proto.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = name
+    shapes = {"n": "1..2", "h": "2..5", "w": "2..5"} if dynamic else {}
+    executable = compiler.build(import_model_proto(proto, shapes))
+    for batch, height, width in ((1, 7, 6), (2 if dynamic else 1, 2, 40)):
+        given = {"x": random(batch, 3, 4, 5), "sizes": integers(batch, 3, height, width)}
+        assert_agrees(executable.run, proto, given)
+    with pytest.raises(InputError, match="element 1 of the list of sizes must be 3"):
+        executable.run({**inputs, "sizes": integers(1, 6, 7, 6)})
+
+
+def test_a_list_whose_bounds_are_too_large_is_refused_for_what_is_not_declared() -> None:
+    """Not for memory: with bounds for its elements the model is small."""
+    inputs = {"x": random(1, 1, 2, 2, 2), "sizes": integers(1, 1, 3, 3, 3)}
+    nodes = [
+        node("Resize", "x _ _ sizes", "large", mode="nearest"),
+        node("ReduceMax", "large", keepdims=0),
+    ]
+    with pytest.raises(
+        ImportModelError, match=r"the list of sizes .*computed at run time"
+    ) as raised:
+        import_model_proto(model(nodes, inputs, {"y": None}), limits=Limits(bytes=2**30))
+    assert "--input NAME=" in raised.value.hint
+    assert "declare the shape" in raised.value.hint
 
 
 def test_squeeze_of_a_size_that_only_the_run_says() -> None:
