@@ -18,7 +18,10 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Final, TypeAlias
 
+import numpy as np
+
 from tunefarm.compiler.expr.nodes import Const, Expr, Load, add, binary, integer, mul
+from tunefarm.compiler.expr.walk import transform
 from tunefarm.compiler.kernels.kernel import (
     Call,
     FusedKernel,
@@ -31,6 +34,7 @@ from tunefarm.compiler.kernels.kernel import (
 from tunefarm.compiler.kernels.winograd import blocked_conv, plane_ends
 from tunefarm.compiler.kernels.workload_key import workload_key
 from tunefarm.compiler.loops.constant_layout import ConstantLayout
+from tunefarm.compiler.loops.interpret import Scalar, value_of
 from tunefarm.compiler.schedule.schedule import ChooseSchedule, Schedule
 from tunefarm.compiler.schedule.sketches.limb_dot import few_rows
 from tunefarm.compiler.schedule.sketches.winograd_cycles import direct_below, direct_gain
@@ -64,45 +68,14 @@ _FORMS: Final = {Algorithm.winograd(m): m for m in (2, 4)}
 
 
 @dataclass(frozen=True, slots=True)
-class _Extent:
-    """An extent at run time: a size, by its number, and what is added to it; a number if None."""
-
-    number: int | None
-    offset: int
-
-    def value(self, sizes: Sizes) -> int:
-        return self.offset + (0 if self.number is None else sizes[self.number])
-
-
-@dataclass(frozen=True, slots=True)
-class _Condition:
-    """There are at most so many pixels in the planes of all images, or rows of data."""
-
-    extents: tuple[_Extent, ...]
-    most: int
-
-    def holds(self, sizes: Sizes) -> bool:
-        return math.prod(max(0, item.value(sizes)) for item in self.extents) <= self.most
-
-    def to_expr(self, sizes: str) -> Expr:
-        found: Expr = integer(1)
-        for item in self.extents:
-            value: Expr = integer(item.offset)
-            if item.number is not None:
-                value = add(Load(DType.I64, sizes, (integer(item.number),)), value)
-            found = mul(found, value)
-        return binary("lt", found, integer(self.most + 1))
-
-
-@dataclass(frozen=True, slots=True)
 class _Few:
-    """When a kernel is computed in its form for small sizes, and how.
+    """When a kernel is computed in its form for small sizes, a condition on `SIZES`, and how.
 
     `gain` are the cycles that this saves at the minimum sizes, `taken` the bytes of constants that
     are stored for this form, and `grown` those of the other form beyond its constants as they are.
     """
 
-    condition: _Condition
+    condition: Expr
     schedule: Schedule
     gain: float
     taken: int
@@ -183,7 +156,7 @@ def _affordable(
     useful = {
         number: few
         for number, few in weighed.items()
-        if few.condition.holds(least) and not few.condition.holds(most)
+        if _at(few.condition, least) and not _at(few.condition, most)
     }
     stored = sum(array.nbytes for array in program.constants.values())
     stored += sum(few.grown for few in weighed.values())
@@ -227,15 +200,15 @@ def _few_pixels(
     if direct is None:
         return None
     sizes = kernel.inputs[call.inputs.index(SIZES)].name
-    plane = [_Extent(None, axis.extent) for axis in (conv.oh, conv.ow)]
+    plane: list[Expr] = [integer(axis.extent) for axis in (conv.oh, conv.ow)]
     for position, axis in enumerate((conv.oh, conv.ow)):
         for size, offset in ends[axis.name]:
             match size:
                 case Load(buffer=name, indices=(Const(value=place),)) if name == sizes:
-                    plane[position] = _Extent(int(place), offset)
+                    plane[position] = _size(int(place), offset)
     images = _extent_at(kernel, sizes, 0)
-    condition = _Condition((images, *plane), direct_below(conv, m, spaces.target))
-    height, width = (max(1, item.value(least)) for item in plane)
+    condition = _at_most((images, *plane), direct_below(conv, m, spaces.target))
+    height, width = (max(1, int(_at(item, least))) for item in plane)
     taken = _bytes_of(program, call, (conv.weight.buffer,))
     grown = taken * (m + 2) ** 2 // 9 - taken
     gain = direct_gain(conv, m, spaces.target, (height, width))
@@ -258,13 +231,13 @@ def _few_rows(
     few = few_rows(kernel, digits, target)
     sizes = kernel.inputs[call.inputs.index(SIZES)].name
     rows = [_extent_at(kernel, sizes, at) for at in range(len(kernel.output.shape) - 1)]
-    condition = _Condition(tuple(rows), few.most)
+    condition = _at_most(rows, few.most)
     stored = _packed(_schedule(first))
     tiles = next(choice.values for choice in digits.choices if choice.name == "tile")
     sharing = [tile for tile in tiles if _packed(_schedule(digits, (tile,))) == stored]
     schedule = _schedule(digits, sorted(sharing, key=_sums_of_tile, reverse=True))
     taken = 0 if sharing else _bytes_of(program, call, stored)
-    there = math.prod(max(1, item.value(least)) for item in rows)
+    there = math.prod(max(1, int(_at(item, least))) for item in rows)
     return _Few(condition, schedule, few.gain(there), taken, 0)
 
 
@@ -296,26 +269,47 @@ def _bytes_of(program: KernelProgram, call: KernelCall, buffers: Iterable[str]) 
     return sum(program.types[call.inputs[names.index(name)]].bytes for name in buffers)
 
 
-def _extent_at(kernel: FusedKernel, sizes: str, position: int) -> _Extent:
+def _size(number: int, offset: int) -> Expr:
+    """A size of the run, and what is added to it."""
+    return add(Load(DType.I64, SIZES, (integer(number),)), integer(offset))
+
+
+def _at_most(extents: Iterable[Expr], most: int) -> Expr:
+    """There are at most so many pixels in the planes of all images, or rows of data."""
+    found: Expr = integer(1)
+    for extent in extents:
+        found = mul(found, extent)
+    return binary("lt", found, integer(most + 1))
+
+
+def _at(expr: Expr, sizes: Sizes) -> Scalar:
+    """What an expression is at these sizes."""
+    return value_of(expr, {SIZES: np.array(sizes)}, {})
+
+
+def _extent_at(kernel: FusedKernel, sizes: str, position: int) -> Expr:
     """The extent of the output's axis at this position."""
     shape = kernel.output.shape
     stride = math.prod(shape[position + 1 :])
     for limit in kernel.limits:
         if (limit.stride, limit.extent, limit.sizes) == (stride, shape[position], sizes):
-            return _Extent(limit.number, limit.offset)
-    return _Extent(None, shape[position])
+            return _size(limit.number, limit.offset)
+    return integer(shape[position])
 
 
 def _asked(
-    program: KernelProgram, conditions: list[_Condition], types: dict[str, TensorType]
+    program: KernelProgram, conditions: list[Expr], types: dict[str, TensorType]
 ) -> list[Call]:
     """The calls that find out which conditions hold; their values get their types."""
     builder = KernelBuilder()
     sizes = builder.input(program.types[SIZES])
 
+    def own(node: Expr) -> Expr | None:
+        return replace(node, buffer=sizes.name) if isinstance(node, Load) else None
+
     def holds(i: Expr) -> Expr:
         cases = [
-            binary("and", binary("eq", i, integer(number)), few.to_expr(sizes.name))
+            binary("and", binary("eq", i, integer(number)), transform(few, own))
             for number, few in enumerate(conditions)
         ]
         found = cases[0]
