@@ -167,15 +167,18 @@ def _division_by_power_of_two(rewriter: Rewriter, node: Node) -> str | None:
     return rewriter.emit("mul", (node.inputs[0], factor), like=node, output=node.output)
 
 
-def _square(rewriter: Rewriter, node: Node) -> str | None:
-    """x^2 is x x, which is cheap."""
+def _product(rewriter: Rewriter, node: Node) -> str | None:
+    """x^2 is x x, which is cheap; x^3 of integers, which are raised in f64 else, is x x x."""
     base, exponent = node.inputs
-    power = rewriter.constants.get(exponent)
-    if power is None or not rewriter.types[base].dtype.is_float or not np.all(power == 2):
+    power, dtype = rewriter.constants.get(exponent), rewriter.types[base].dtype
+    if power is None or not _keeps_type(rewriter, node):
         return None
-    if not _keeps_type(rewriter, node):
-        return None
-    return rewriter.emit("mul", (base, base), like=node, output=node.output)
+    if np.all(power == 2):
+        return rewriter.emit("mul", (base, base), like=node, output=node.output)
+    if dtype.is_integer and np.all(power == 3):
+        square = rewriter.emit("mul", (base, base), like=node)
+        return rewriter.emit("mul", (square, base), like=node, output=node.output)
+    return None
 
 
 def _operand_without_expand(rewriter: Rewriter, node: Node) -> str | None:
@@ -301,7 +304,7 @@ _RULES: dict[str, tuple[Rule, ...]] = {
     "identity": (_identity,),
     "div": (_division_by_power_of_two,),
     "clip": (_no_op_clip,),
-    "pow": (_square,),
+    "pow": (_product,),
     "reshape": (_reshape_of_reshape,),
     "slice": (_no_op_slice,),
     "pad": (_no_op_pad,),

@@ -243,6 +243,16 @@ def test_a_square_is_a_product(exponent: float) -> None:
     assert_same_meaning(graph, after)
 
 
+@pytest.mark.parametrize(("exponent", "products"), [(2, 1), (3, 2)])
+def test_small_powers_of_integers_are_products(exponent: int, products: int) -> None:
+    maker = GraphMaker()
+    x = maker.input(3, 5, dtype=DType.I64)
+    graph = maker.graph(maker.node("pow", x, maker.constant(np.int64(exponent))))
+    after = simplify.run(graph)
+    assert operators(after) == ["mul"] * products
+    assert_same_meaning(graph, after)
+
+
 def test_a_square_that_widens_the_shape_stays_a_power() -> None:
     maker = GraphMaker()
     x = maker.input(1, 5)
