@@ -14,9 +14,13 @@ UNROLLS = (1, 2, 4, 8)
 def vector_type(kernel: FusedKernel) -> DType:
     """The element type whose vectors the schedules of a kernel are made of, and cost.
 
-    f32 for every kernel: of narrower elements a vector then is a part of a register, of wider ones
-    several. Another answer changes the schedules of kernels that have records.
+    That of sums in f64, whose tiles would fill twice as many registers as there are; else f32: of
+    narrower elements a vector then is a part of a register, of wider ones several. Another answer
+    changes the schedules of kernels that have records.
     """
+    anchor = kernel.stage(kernel.anchor)
+    if anchor.reduce_axes and anchor.dtype is DType.F64 and channel_block(kernel) <= 1:
+        return DType.F64
     return DType.F32
 
 

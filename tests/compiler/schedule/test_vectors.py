@@ -1,4 +1,4 @@
-"""Schedules count vectors of f32 whatever a kernel computes with: records hold them to it."""
+"""Schedules count vectors of f32, but where sums in f64 would fill twice the registers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,14 @@ from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import TensorType
 
 
-@pytest.mark.parametrize("dtype", [DType.F32, DType.F64, DType.I32])
-def test_every_kernel_has_the_lanes_of_f32(dtype: DType) -> None:
+@pytest.mark.parametrize(("dtype", "lanes"), [(DType.F32, 8), (DType.F64, 4), (DType.I32, 8)])
+def test_a_product_has_the_lanes_of_f32_or_f64(dtype: DType, lanes: int) -> None:
     kernel = kernel_of([TensorType(dtype, (9, 9))] * 2, [("matmul", ["x0", "x1"], {})])
+    assert vector_lanes(kernel, replace(host_target(), vector_bytes=32)) == lanes
+
+
+def test_elements_in_f64_have_the_lanes_of_f32() -> None:
+    kernel = kernel_of([TensorType(DType.F64, (9, 9))], [("relu", ["x0"], {})])
     assert vector_lanes(kernel, replace(host_target(), vector_bytes=32)) == 8
 
 
