@@ -17,6 +17,7 @@ from tunefarm.compiler.expr.parts import split_guards
 from tunefarm.compiler.expr.walk import axes_of, substitute
 from tunefarm.compiler.kernels.accumulate import widened
 from tunefarm.compiler.kernels.recurrence import Recurrence, recurrence_among
+from tunefarm.compiler.kernels.stage import Stage
 from tunefarm.compiler.loops.clamp_loop_bounds import clamp_loop_bounds
 from tunefarm.compiler.loops.hoist_positions import hoist_positions
 from tunefarm.compiler.loops.ir import (
@@ -82,30 +83,31 @@ class _Lowering:
             )
             for buffer in self.kernel.inputs
         )
+        stage = scheduled.stages[-1].stage
+        self.output = Memory(stage.name, stage.dtype, stage.shape, self.kernel.pitch)
 
     def run(self) -> LoopNest:
-        output = self.scheduled.stages[-1]
-        roots = tuple(state for state in self.scheduled.stages if state.attachment is None)
-        body = self._roots(roots, Env({}, {}, {}, {}, {}))
-        stage = output.stage
-        return LoopNest(
-            self.kernel.name,
-            self.inputs,
-            Memory(stage.name, stage.dtype, stage.shape, self.kernel.pitch),
-            body,
-            tuple(self.scheduled.prefetches.items()),
-        )
+        states = self.scheduled.stages
+        roots = tuple(state for state in states if state.attachment is None)
+        output = self.output
+        zero = tuple(integer(0) for _ in output.shape)
+        stored = {state.name: (output, zero) for state in states if state.in_output}
+        body = self._roots(roots, Env({}, {}, {}, {}, stored))
+        prefetches = tuple(self.scheduled.prefetches.items())
+        return LoopNest(self.kernel.name, self.inputs, output, body, prefetches)
 
     def _roots(self, states: tuple[StageState, ...], env: Env) -> Body:
         state, rest = states[0], states[1:]
         stage = state.stage
-        memory = Memory(stage.name, stage.dtype, stage.shape)
+        memory = self.output if state.in_output else Memory(stage.name, stage.dtype, stage.shape)
         zero = tuple(integer(0) for _ in stage.axes)
         if not rest and self.recurrence is not None:
             env = replace(env, locals={**env.locals, stage.name: (memory, zero)})
         statements = self._stage(state, Region(zero, stage.shape), memory, env)
         if not rest:
             return statements
+        if state.in_output:
+            return (*statements, *self._roots(rest, env))
         inner = replace(env, locals={**env.locals, stage.name: (memory, zero)})
         scope = Scope.STACK if self._is_private(memory) else Scope.WORKSPACE
         return (Allocate(memory, scope, (*statements, *self._roots(rest, inner))),)
@@ -205,15 +207,18 @@ class _Lowering:
         values, free = placed.values(env), free_ranges(state, env)
         padded = padded_extents(state) if self.leaves.masks else {}
         consumer = User.of(state.stage, values, {**env.ranges, **free})
-        kept = {other.name: _own_load(other) for other in producers if other.kept}
+        kept = {o.name: _own_load(o) for o in producers if o.kept or o.in_output}
         consumer = replace(consumer, loads=(*consumer.loads, *kept.values()))
         moved = _Starts(dict(env.ranges), self._names, env.starts)
         regions = required_regions(nested, consumer, free, moved.ranges, padded, moved.bind)
         starts = moved.used_by([regions[producer.name] for producer in producers])
         env = replace(env, ranges=moved.ranges, starts={**env.starts, **starts})
         for name, load in kept.items():
-            stage, own = self.scheduled.stage(name).stage, [replace(consumer, loads=(load,))]
-            if required_region(stage, own, free, moved.ranges, padded) != regions[name]:
+            other, reader = self.scheduled.stage(name), replace(consumer, loads=(load,))
+            own = required_region(other.stage, [reader], free, moved.ranges, padded)
+            if other.in_output:
+                own, regions[name] = (_existing(r, other.stage) for r in (own, regions[name]))
+            if own != regions[name]:
                 raise ScheduleError(f"more of {name} is read in the loop than is kept of it")
         stored = [
             other
@@ -256,7 +261,7 @@ class _Lowering:
             return deeper(env)
         producer, rest = producers[0], producers[1:]
         region = regions[producer.name]
-        if producer.kept:
+        if producer.kept or producer.in_output:
             memory, base = env.locals[producer.name]
             places = {
                 axis.name: sub(begin, first)
@@ -310,6 +315,12 @@ class _Starts:
             if name in used:
                 used |= axes_of(value)
         return {value: name for value, name in self.values.items() if name in used}
+
+
+def _existing(region: Region, stage: Stage) -> Region:
+    """The region without what masked tiles have beyond the stage."""
+    pairs = zip(region.extents, stage.axes, strict=True)
+    return replace(region, extents=tuple(min(extent, axis.extent) for extent, axis in pairs))
 
 
 def _own_load(state: StageState) -> Load:

@@ -124,6 +124,8 @@ class StageState:
     attachment: Attachment | None = None
     kept: bool = False
     """Its memory lives as long as that of the stage that it is attached to."""
+    in_output: bool = False
+    """Its elements lie where those of the output will: see the step `StoreInOutput`."""
     scope: Scope = Scope.WORKSPACE
     scanned: ScannedAxis | None = None
     dotted: DottedAxis | None = None

@@ -21,10 +21,11 @@ from tunefarm.compiler.expr.parts import is_expensive
 from tunefarm.compiler.expr.walk import axes_of, loads, postorder
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.stage import Axis, Stage, inline
-from tunefarm.compiler.schedule.steps.placement import Inline
+from tunefarm.compiler.schedule.steps.placement import Inline, goes_to_output
 from tunefarm.compiler.types.dtypes import DType
 
 STACK_ELEMENTS = 16 * 1024  # a row that is kept on the stack has at most this many elements
+OUTPUT_BYTES = 32 * 1024  # of a row whose elements wait in the output (measured on Zen 3)
 EXPENSIVE_BYTES = 256 * 1024  # of one whose elements take longer to compute than to load again
 COLUMNS = 4  # that lie side by side, at most, where a vector takes the elements of one
 SHORT_ROW = 4  # elements that are worth a vector of which the rest is masked
@@ -46,6 +47,7 @@ class Arrangement:
     cache: bool  # the output itself is a reduction
     across: bool = False  # the vector runs across rows, and those of a tile are computed at once
     kept: int = 1  # elements of a row that lie on the stack
+    in_output: tuple[str, ...] = ()  # stages whose elements lie where the output's will
 
 
 def recompute_long_rows(kernel: FusedKernel, lanes: int) -> tuple[FusedKernel, tuple[Inline, ...]]:
@@ -61,6 +63,8 @@ def recompute_long_rows(kernel: FusedKernel, lanes: int) -> tuple[FusedKernel, t
     across = _axis_across(kernel, rows, lanes)
     side = lanes if across else 1
     long = [name for name in _too_long(kernel, rows, side) if not kernel.stage(name).reduce_axes]
+    if set(long) <= {*_in_output(kernel, rows, across)}:
+        return kernel, ()
     inlined = kernel
     for name in reversed(long):
         stage = inlined.stage(name)
@@ -90,7 +94,10 @@ def arrangement_of(kernel: FusedKernel, lanes: int) -> Arrangement:
     if shared is None:
         return Arrangement(tuple(names), (), (), _prologue(kernel), _vector(names), (), cache)
     across = _axis_across(kernel, shared, lanes)
-    if _too_long(kernel, shared, lanes if across else 1):
+    in_output = _in_output(kernel, shared, across)
+    too_long = {*_too_long(kernel, shared, lanes if across else 1)}
+    one = all(axis.extent == 1 for axis in output.axes if axis.name in shared)
+    if too_long if one else too_long.difference(in_output):
         shared, across = frozenset(), ""  # each stage as a whole, in workspace
     rows = tuple(name for name in names if name in shared)
     free = tuple(name for name in names if name not in shared)
@@ -106,7 +113,7 @@ def arrangement_of(kernel: FusedKernel, lanes: int) -> Arrangement:
     )
     in_lanes = bool(split) and not free
     vector = "" if in_lanes else _vector(list(free or rows))
-    return Arrangement(rows, free, attached, prologue, vector, split, cache)
+    return Arrangement(rows, free, attached, prologue, vector, split, cache, in_output=in_output)
 
 
 def _rows(kernel: FusedKernel) -> frozenset[str] | None:
@@ -201,6 +208,21 @@ def _too_long(kernel: FusedKernel, rows: frozenset[str], side: int) -> tuple[str
         stage.name
         for stage in kernel.stages[:-1]
         if stage.name not in prologue and _exceeds_the_stack(stage, _kept(stage, rows), side)
+    )
+
+
+def _in_output(kernel: FusedKernel, rows: frozenset[str], across: str) -> tuple[str, ...]:
+    """Stages of long rows whose elements can lie in the output until it is computed.
+
+    Rows on the stack are a third thing next to what is read and written that caches hold.
+    """
+    if across or all(not stage.reduce_axes for stage in kernel.stages[:-1]):
+        return ()
+    return tuple(
+        stage.name
+        for stage in kernel.stages[:-1]
+        if goes_to_output(stage, kernel.output)
+        and _kept(stage, rows) * stage.dtype.bytes >= OUTPUT_BYTES
     )
 
 

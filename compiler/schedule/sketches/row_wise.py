@@ -56,7 +56,7 @@ from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
 from tunefarm.compiler.schedule.steps.loop_kinds import Prefetch, Unroll, Vectorize
 from tunefarm.compiler.schedule.steps.new_stages import CacheWrite
 from tunefarm.compiler.schedule.steps.packing import PackStage
-from tunefarm.compiler.schedule.steps.placement import ComputeAt, Inline
+from tunefarm.compiler.schedule.steps.placement import ComputeAt, Inline, StoreInOutput
 from tunefarm.compiler.schedule.steps.step import Step
 from tunefarm.compiler.schedule.steps.tiles import Partition, Reorder, Tile
 from tunefarm.compiler.schedule.vectors import UNROLLS, vector_lanes
@@ -358,6 +358,7 @@ class _Candidates:
             steps += [ComputeAt(part, output, where, "stack") for part in reversed(names)]
         else:
             steps += self._accumulated(parts)
+        steps += [StoreInOutput(stage) for stage in rows.in_output]
         ahead = choice("rows_ahead").item()
         prefetches = [Prefetch(name, ahead * row) for name, row in self.streams.items() if ahead]
         return [*self.first, *steps, *parts.loops, *prefetches]

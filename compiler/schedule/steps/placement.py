@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.expr.nodes import index
 from tunefarm.compiler.expr.walk import loads
-from tunefarm.compiler.kernels.stage import inline
+from tunefarm.compiler.kernels.stage import Stage, inline
 from tunefarm.compiler.loops.ir import LoopKind, Scope
 from tunefarm.compiler.loops.scheduled_kernel import ScheduledKernel
 from tunefarm.compiler.loops.stage_state import Attachment, StageState
@@ -126,3 +126,56 @@ class ComputeAlong(Step):
         outer = scheduled.stage(place.consumer)
         inside = reader is outer or scheduled.is_inside(reader, outer, place.axis)
         return inside and scheduled.position(reader.name) > scheduled.position(self.consumer)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreInOutput(Step):
+    """Store the elements of `stage` where those of the output will be, instead of in memory of
+    their own. The output reads each of them once, for its own element.
+
+    for j: e[j] = exp(x[j])                for j: y[j] = exp(x[j])
+    for j: s += e[j]                 ->    for j: s += y[j]
+    for j: y[j] = e[j] / s                 for j: y[j] = y[j] / s
+    """
+
+    stage: str
+
+    def apply(self, scheduled: ScheduledKernel) -> ScheduledKernel:
+        return scheduled.with_state(replace(scheduled.stage(self.stage), in_output=True))
+
+    def check(self, scheduled: ScheduledKernel) -> None:
+        state, output = scheduled.stage(self.stage), scheduled.stages[-1]
+        if not state.in_output:
+            return
+        if not goes_to_output(state.stage, output.stage):
+            raise ScheduleError(f"the output has other elements, or reads more of {self.stage}")
+        if any(split.tail == "shift" for split in output.splits.values()):
+            raise ScheduleError("shifted tiles of the output read what they have written")
+        for other in scheduled.stages[:-1]:
+            uses = other is state or any(
+                load.buffer == self.stage for load in loads(other.stage.body)
+            )
+            if uses and _place_in(scheduled, other, output) != state.attachment:
+                raise ScheduleError(f"{other.name} is computed in other loops of the output")
+
+
+def goes_to_output(stage: Stage, output: Stage) -> bool:
+    """Whether elements of the stage can lie in the output until each becomes the one there."""
+    own = tuple(index(axis.name) for axis in output.axes)
+    read = [load.indices for load in loads(output.body) if load.buffer == stage.name]
+    return (
+        not (output.reduce_axes or stage.reduce_axes)
+        and (stage.dtype, stage.shape) == (output.dtype, output.shape)
+        and bool(read)
+        and all(indices == own for indices in read)
+    )
+
+
+def _place_in(
+    scheduled: ScheduledKernel, state: StageState, output: StageState
+) -> Attachment | None:
+    """The loop of the output that a stage is computed in, itself or inside of other stages."""
+    place = state.attachment
+    while place is not None and place.consumer != output.name:
+        place = scheduled.stage(place.consumer).attachment
+    return place

@@ -274,6 +274,16 @@ def _shared_part() -> FusedKernel:
     return builder.kernel("shared_part", "z")
 
 
+def _shares() -> FusedKernel:
+    """e[i, j] = exp(x[i, j]); s[i] = sum over j of e; y = e / s."""
+    builder = KernelBuilder()
+    x, plane = builder.input(f32(3, 13)), [("i", 3), ("j", 13)]
+    e = builder.stage("e", plane, lambda i, j: unary("exp", x[i, j]))
+    s = builder.stage("s", plane[:1], lambda i, j: e[i, j], reduce=plane[1:], combiner="sum")
+    builder.stage("y", plane, lambda i, j: binary("div", e[i, j], s[i]))
+    return builder.kernel("shares", "y")
+
+
 def _scattered(reduction: str) -> FusedKernel:
     """x, updated at positions that two columns read, two of seven beyond its rows."""
     data, updates = f32(2, 5, 2), f32(2, 4, 2)
@@ -309,6 +319,7 @@ STEP_KERNELS: Mapping[str, Callable[[], FusedKernel]] = {
     "running_maximum": _running_maximum,
     "grouped": _grouped,
     "shared_part": _shared_part,
+    "shares": _shares,
     "scattered": lambda: _scattered("none"),
     "scattered_sum": lambda: _scattered("add"),
 }

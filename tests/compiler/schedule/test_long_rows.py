@@ -17,6 +17,7 @@ from tunefarm.compiler.operators.evaluate_node import node_kernel
 from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.sketches.row_arrangement import EXPENSIVE_BYTES, STACK_ELEMENTS
 from tunefarm.compiler.schedule.spaces import default_schedule, schedule_space
+from tunefarm.compiler.schedule.steps.placement import StoreInOutput
 from tunefarm.compiler.target import host_target
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.node import Node
@@ -78,6 +79,16 @@ def test_long_rows_are_computed_in_vectors(name: str) -> None:
     nest = lower(kernel, default_schedule(kernel, host_target()))
     scalar, total = _steps(nest.body, 1, False)
     assert scalar <= SCALAR_PART * total
+
+
+@pytest.mark.parametrize(
+    ("shape", "waits"), [((3, LONG), True), ((1, LONG), True), ((3, LONG // 4), False)]
+)
+def test_exponentials_of_long_rows_wait_in_the_output(shape: tuple[int, int], waits: bool) -> None:
+    node = Node("softmax", ("x",), "y", {"axis": 1})
+    kernel = node_kernel(node, (TensorType(DType.F32, shape),))
+    steps = default_schedule(kernel, host_target()).steps
+    assert waits == (StoreInOutput("exp") in steps)
 
 
 def _steps(statements: Sequence[Stmt], times: int, vector: bool) -> tuple[int, int]:

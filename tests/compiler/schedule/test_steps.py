@@ -103,6 +103,9 @@ EXAMPLES = [
         "block_attention_online": "attention: BlockAttention 3 2 True",
         "block_attention_terms": "narrow_attention: BlockAttention 6 2 False 2",
         "compute_along": "shared_part: ComputeAt u z i; ComputeAlong t u j",
+        "store_in_output": "shares: StoreInOutput e",
+        "store_in_output_of_rows": "shares: Tile y j 4 pad; ComputeAt s y i; ComputeAt e y i; "
+        "StoreInOutput e",
         "tile_peel": "vector17: Tile y i 4",
         "tile_shift": "vector17: Tile y i 4 shift",
         "tile_pad": "vector17: Tile y i 32 pad",
@@ -375,6 +378,12 @@ REFUSALS = [
             "ComputeAlong t u j: u is not computed in a loop of another stage",
             "ComputeAlong u t j: u does not come before t",
             "ComputeAlong t z i: z lacks an axis of t",
+            "StoreInOutput t: the output has other elements, or reads more of t",
+        ),
+        "shares": (
+            "ComputeAt s y i; StoreInOutput e: s is computed in other loops of the output",
+            "Tile y j 4 shift; StoreInOutput e: shifted tiles of the output read what they have "
+            "written",
         ),
     }.items()
     for refused in refusals
