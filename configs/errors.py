@@ -51,12 +51,12 @@ def _rebuild(kind: type[TunefarmError], message: str, program: str, hint: str) -
 
 
 @contextmanager
-def system_errors_as(kind: type[TunefarmError], what: str) -> Iterator[None]:
+def system_errors_as(kind: type[TunefarmError], what: str, hint: str = "") -> Iterator[None]:
     """Raise what the system refuses in a block as an error of this kind: "cannot `what`: …"."""
     try:
         yield
     except OSError as error:
-        raise kind(f"cannot {what}: {error.strerror or error}") from error
+        raise kind(f"cannot {what}: {error.strerror or error}", hint=hint) from error
 
 
 class SettingsError(TunefarmError):

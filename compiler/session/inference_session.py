@@ -368,11 +368,9 @@ class InferenceSession:
         """
         if self._profiled is None:
             return ""
-        from tunefarm.compiler.session.trace import write_trace
-
         profile = self.executable.profile(self._profiled)
         self._profiled = None
-        return write_trace(profile, getattr(self._options, "profile_file_prefix", "profile_"))
+        return profile.write_trace(getattr(self._options, "profile_file_prefix", "profile_"))
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs in the model's order."""

@@ -7,29 +7,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tunefarm.compiler.function_modules import load_modules
 from tunefarm.tuner.commands.command_line import prepare, show
 from tunefarm.tuner.commands.options import (
     ADVANCED,
     DETERMINISTIC,
     MODEL,
-    ConfigOption,
     DbOption,
-    DenormalsOption,
-    DeterministicOption,
-    FunctionsOption,
-    InputOption,
     JsonOption,
     ModelOption,
-    NumericsOption,
     QuietOption,
-    ShapeOption,
-    ThreadsOption,
     UntunedOption,
     VerboseOption,
+    model_command,
+    model_shapes,
     option,
     settings_of,
-    shapes_of,
 )
 from tunefarm.tuner.commands.verbosity import LOG, note, set_verbosity
 
@@ -52,6 +44,7 @@ def default_build(request: BuildRequest) -> Executable | None:
 
 
 # Long: one parameter for each option.
+@model_command
 def bench(
     context: typer.Context,
     model: ModelOption,
@@ -74,14 +67,6 @@ def bench(
         ),
     ] = None,
     rounds: Annotated[int, option("--rounds N", "Samples of each engine.", ADVANCED, min=3)] = 15,
-    threads: ThreadsOption = None,
-    numerics: NumericsOption = None,
-    deterministic: DeterministicOption = False,
-    denormals: DenormalsOption = None,
-    config: ConfigOption = None,
-    shape: ShapeOption = None,
-    input: InputOption = None,
-    functions: FunctionsOption = None,
     json: JsonOption = None,
     verbose: VerboseOption = 0,
     quiet: QuietOption = False,
@@ -91,11 +76,9 @@ def bench(
     A deterministic build is compared with the default one too: that is its price. A model with
     dynamic shapes is timed at several sizes, a decoder also in a generation.
     """
-    load_modules(functions or ())
     set_verbosity(quiet, verbose)
-    shapes = shapes_of(shape, input)
-    settings = settings_of(context.params)
-    prepare(settings, config, model, [json])
+    shapes, settings = model_shapes(context.params), settings_of(context.params)
+    prepare(settings, context.params["config"], model, [json])
     from tunefarm.tuner.building.flow import build_loaded
     from tunefarm.tuner.building.request import BuildRequest
     from tunefarm.tuner.commands import bench as benchmark

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tunefarm.compiler.function_modules import load_modules
 from tunefarm.tuner.building.model_file import begin_digest
 from tunefarm.tuner.calibration.options import PrecisionOptions
 from tunefarm.tuner.commands.command_files import EMIT, form_of
@@ -18,13 +17,8 @@ from tunefarm.tuner.commands.options import (
     OUTPUT,
     TARGET,
     CalibrationOption,
-    ConfigOption,
     DbOption,
-    DenormalsOption,
-    DeterministicOption,
     DumpOption,
-    FunctionsOption,
-    InputOption,
     JsonOption,
     LayersOption,
     MachineOption,
@@ -32,18 +26,16 @@ from tunefarm.tuner.commands.options import (
     MemoryOption,
     MethodOption,
     ModelOption,
-    NumericsOption,
     PointOption,
     QuietOption,
-    ShapeOption,
     TargetsOption,
-    ThreadsOption,
     UntunedOption,
     UsageError,
     VerboseOption,
+    model_command,
+    model_shapes,
     option,
     settings_of,
-    shapes_of,
 )
 from tunefarm.tuner.commands.verbosity import LOG, note, set_verbosity
 
@@ -54,6 +46,7 @@ _C_FORMS = ("c", "object")
 
 
 # Long: one parameter for each option.
+@model_command
 def build(
     context: typer.Context,
     model: ModelOption,
@@ -133,19 +126,11 @@ def build(
     cache: Annotated[
         bool, option("--cache/--no-cache", "Reuse code that was compiled before.", ADVANCED)
     ] = True,
-    threads: ThreadsOption = None,
-    numerics: NumericsOption = None,
-    deterministic: DeterministicOption = False,
-    denormals: DenormalsOption = None,
     calibration: CalibrationOption = None,
     calibration_method: MethodOption = None,
     max_error: MaxErrorOption = None,
     point: PointOption = None,
     max_memory: MemoryOption = None,
-    config: ConfigOption = None,
-    shape: ShapeOption = None,
-    input: InputOption = None,
-    functions: FunctionsOption = None,
     dump_after: DumpOption = None,
     json: JsonOption = None,
     verbose: VerboseOption = 0,
@@ -156,11 +141,11 @@ def build(
     The tuning log is the database --db, which tune MODEL writes. Without one the records that come
     with the package are used. To build without any: tune build MODEL --untuned --output PATH.
     """
-    load_modules(functions or ())
     set_verbosity(quiet, verbose)
     short_lived()
     began = time.monotonic()
-    shapes = shapes_of(shape, input)
+    given = context.params
+    shapes = model_shapes(given)
     form = form_of(emit)
     if cc is not None and (form not in map(form_of, _C_FORMS) or not cc.strip()):
         raise UsageError(f"--cc is the C compiler of --emit {' or '.join(_C_FORMS)}")
@@ -170,7 +155,7 @@ def build(
     from tunefarm.tuner.building.report import build_tables
     from tunefarm.tuner.building.request import BuildRequest
 
-    settings = settings_of(context.params)
+    settings, config = settings_of(given), given["config"]
     precision = PrecisionOptions(calibration, calibration_method, max_error, point=point)
     request = BuildRequest(
         model,
@@ -198,7 +183,7 @@ def build(
         from tunefarm.tuner.building.explain import explain_build
         from tunefarm.tuner.commands.typed_command import next_commands
 
-        commands = next_commands(model, settings, config, shapes, db, functions or ())
+        commands = next_commands(model, settings, config, shapes, db, given["functions"] or ())
         why = explain_build(request, result, commands)
     value = {**result.to_json(), **({"explained": [e.to_json() for e in why]} if explain else {})}
     show(json, value, *build_tables(result.report, result.programs))

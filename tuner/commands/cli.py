@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tunefarm.compiler.function_modules import load_modules
 from tunefarm.configs.errors import DatabaseError
 from tunefarm.tuner.calibration.options import AUTO
 from tunefarm.tuner.commands.bench_cli import bench
@@ -29,12 +28,7 @@ from tunefarm.tuner.commands.options import (
     OUTPUT,
     SEARCH,
     CalibrationOption,
-    ConfigOption,
     DbOption,
-    DenormalsOption,
-    DeterministicOption,
-    FunctionsOption,
-    InputOption,
     JsonOption,
     LabelsOption,
     MachineOption,
@@ -43,13 +37,11 @@ from tunefarm.tuner.commands.options import (
     MemoryOption,
     MethodOption,
     MetricOption,
-    NumericsOption,
     QuietOption,
-    ShapeOption,
     TargetsOption,
-    ThreadsOption,
     UsageError,
     VerboseOption,
+    model_command,
     option,
     tune_options,
 )
@@ -91,6 +83,7 @@ def _print_version(asked: bool) -> None:
 
 # Long: one parameter for each option.
 @app.callback()
+@model_command
 def tune(
     context: typer.Context,
     model: Annotated[
@@ -112,10 +105,6 @@ def tune(
             SEARCH,
         ),
     ] = None,
-    threads: ThreadsOption = None,
-    numerics: NumericsOption = None,
-    deterministic: DeterministicOption = False,
-    denormals: DenormalsOption = None,
     targets: TargetsOption = None,
     machine: MachineOption = None,
     calibration: CalibrationOption = None,
@@ -124,12 +113,8 @@ def tune(
     metric: MetricOption = None,
     labels: LabelsOption = None,
     max_loss: MaxLossOption = None,
-    config: ConfigOption = None,
     seed: Annotated[int | None, option("--seed S", "Random seed.", SEARCH, min=0)] = None,
     max_memory: MemoryOption = None,
-    shape: ShapeOption = None,
-    input: InputOption = None,
-    functions: FunctionsOption = None,
     address: Annotated[
         str | None,
         option(
@@ -166,7 +151,6 @@ def tune(
 
     A command of that name goes before a file: tune ./build tunes a file that is called build.
     """
-    load_modules(functions or ())
     begins()
     started = began()
     name = context.invoked_subcommand
@@ -180,9 +164,10 @@ def tune(
         raise UsageError("--json and --json-progress cannot both write to stdout")
     set_verbosity(quiet, verbose)
     options = tune_options(context.params)
-    settings, shapes = options.settings, options.shapes
+    settings, shapes, config = options.settings, options.shapes, context.params["config"]
+    functions = context.params["functions"] or ()
     prepare(settings, config, model, [json, json_progress], options.precision.files())
-    command = next_build(model, settings, config, shapes, db, functions or ())
+    command = next_build(model, settings, config, shapes, db, functions)
     typed = typed_command(context, settings, started)
     with signals_held():  # libraries start threads
         from tunefarm.tuner.commands.job_progress import job_progress
@@ -205,7 +190,7 @@ def tune(
         result = tune_sizes(asked)
         progress.end("interrupted" if result.interrupted else "finished", _end_of(result))
     if result.moved:
-        command = next_build(model, settings, config, shapes, result.moved, functions or ())
+        command = next_build(model, settings, config, shapes, result.moved, functions)
     table = TaskTable(result.tasks, confirmed=not result.interrupted)
     show(json, result.to_json(), *([table] if prints else []))
     if result.interrupted:

@@ -9,28 +9,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tunefarm.compiler.function_modules import load_modules
 from tunefarm.tuner.commands.command_files import DEFAULT_DATABASE, check_files
 from tunefarm.tuner.commands.command_line import prepare, show
 from tunefarm.tuner.commands.options import (
-    ConfigOption,
     DbOption,
-    DeterministicOption,
-    FunctionsOption,
-    InputOption,
     JsonOption,
     LayersOption,
     ModelOption,
-    NumericsOption,
     OutputOption,
-    ShapeOption,
     TargetsOption,
-    ThreadsOption,
     UsageError,
     argument,
+    model_command,
+    model_shapes,
     option,
     settings_of,
-    shapes_of,
     target_names,
 )
 from tunefarm.tuner.commands.usage import Command, Workflow
@@ -84,31 +77,24 @@ def db_show(
 
 
 @database.command("why", cls=Command)
+@model_command
 def db_why(
     context: typer.Context,
     model: ModelOption,
     db: DbOption = None,
     layers: LayersOption = None,
-    threads: ThreadsOption = None,
-    numerics: NumericsOption = None,
-    deterministic: DeterministicOption = False,
     targets: TargetsOption = None,
-    shape: ShapeOption = None,
-    input: InputOption = None,
-    functions: FunctionsOption = None,
-    config: ConfigOption = None,
     json: JsonOption = None,
 ) -> None:
     """Explain a build kernel by kernel: the record it uses, those it does not use, and why."""
-    load_modules(functions or ())
-    shapes = shapes_of(shape, input)
-    settings = settings_of(context.params)
+    given = context.params
+    shapes, settings, config = model_shapes(given), settings_of(given), given["config"]
     prepare(settings, config, model, [json])
     from tunefarm.tuner.building.explain import explain_model
     from tunefarm.tuner.building.request import BuildRequest
     from tunefarm.tuner.commands.typed_command import next_commands
 
-    commands = next_commands(model, settings, config, shapes, db, functions or ())
+    commands = next_commands(model, settings, config, shapes, db, given["functions"] or ())
     found = explain_model(BuildRequest(model, "", settings, shapes), commands, note)
     lines = [line for item in found for line in item.lines]
     show(json, [item.to_json() for item in found], "\n".join(lines))

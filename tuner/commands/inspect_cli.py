@@ -6,28 +6,20 @@ from typing import Annotated
 
 import typer
 
-from tunefarm.compiler.function_modules import load_modules
 from tunefarm.tuner.building.model_file import other_file
 from tunefarm.tuner.commands.command_files import check_files
 from tunefarm.tuner.commands.command_line import show
 from tunefarm.tuner.commands.options import (
     OUTPUT,
-    ConfigOption,
     DbOption,
-    DenormalsOption,
-    DeterministicOption,
     DumpOption,
-    FunctionsOption,
-    InputOption,
     JsonOption,
     ModelOption,
-    NumericsOption,
-    ShapeOption,
-    ThreadsOption,
     UsageError,
+    model_command,
+    model_shapes,
     option,
     settings_of,
-    shapes_of,
 )
 from tunefarm.tuner.commands.verbosity import note
 
@@ -37,6 +29,7 @@ VARIANTS = "variants"
 
 
 # Long: one parameter for each option.
+@model_command
 def inspect(
     context: typer.Context,
     model: ModelOption,
@@ -54,14 +47,6 @@ def inspect(
         str | None, option("--kernel KERNEL", "Only this kernel, by key, name or node.", OUTPUT)
     ] = None,
     db: DbOption = None,
-    threads: ThreadsOption = None,
-    numerics: NumericsOption = None,
-    deterministic: DeterministicOption = False,
-    denormals: DenormalsOption = None,
-    config: ConfigOption = None,
-    shape: ShapeOption = None,
-    input: InputOption = None,
-    functions: FunctionsOption = None,
     dump_after: DumpOption = None,
     json: JsonOption = None,
 ) -> None:
@@ -70,16 +55,16 @@ def inspect(
     With --stage variants MODEL is an artifact: print what it holds for each CPU, which CPU loads
     what, and whether each variant that runs on this CPU computes the same. Exit with 1 if not.
     """
-    load_modules(functions or ())
     if stage == VARIANTS:
-        options = (kernel, db, threads, numerics, denormals, config, shape, input, dump_after)
-        if deterministic or any(option is not None for option in options):
+        taken = ("context", "model", "stage", "functions", "json")
+        given = (value for name, value in context.params.items() if name not in taken)
+        if any(given):
             raise UsageError("--stage variants takes an artifact, --functions and --json only")
         _print_variants(model, json)
         return
     if json is not None:
         raise UsageError("--json is for --stage variants: other stages are programs, as text")
-    shapes = shapes_of(shape, input)
+    shapes = model_shapes(context.params)
     check_files(model=model)
     from tunefarm.tuner.building.record import open_records
     from tunefarm.tuner.commands.inspect_model import inspect_model

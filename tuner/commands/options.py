@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from typer.models import ArgumentInfo, OptionInfo
 
 from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.function_modules import load_modules
 from tunefarm.compiler.types.extents import FixedInput, Shapes, shape_of_text
 from tunefarm.tuner.calibration.options import PrecisionOptions
 from tunefarm.tuner.commands.completion import stage_values, target_values
@@ -184,6 +187,39 @@ DumpOption = Annotated[
 ]
 
 
+_OF_MODELS: Mapping[str, tuple[Any, Any]] = {
+    "threads": (ThreadsOption, None),
+    "numerics": (NumericsOption, None),
+    "deterministic": (DeterministicOption, False),
+    "denormals": (DenormalsOption, None),
+    "config": (ConfigOption, None),
+    "shape": (ShapeOption, None),
+    "input": (InputOption, None),
+    "functions": (FunctionsOption, None),
+}
+"""The options of every command that compiles a model, with their defaults."""
+
+
+def model_command(command: Callable[..., None]) -> Callable[..., None]:
+    """A command with the options of `_OF_MODELS` behind its `db`: it finds them in the `params` of
+    its context. The modules of `--functions` are loaded before it runs."""
+    own = inspect.signature(command, eval_str=True)
+    parameters = list(own.parameters.values())
+    place = 1 + list(own.parameters).index("db")
+    parameters[place:place] = [
+        inspect.Parameter(name, parameters[0].kind, default=default, annotation=option)
+        for name, (option, default) in _OF_MODELS.items()
+    ]
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        load_modules(given["functions"] or ())
+        command(**{name: given[name] for name in own.parameters})
+
+    run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return run
+
+
 class UsageError(typer.BadParameter):
     """Options that exclude each other or cannot be read; exit code 2."""
 
@@ -254,6 +290,11 @@ def _names(text: str | None, option: str, what: str) -> tuple[str, ...] | None:
     if not all(names):
         raise UsageError(f"{option} {text}: give {what}, separated by commas")
     return names
+
+
+def model_shapes(given: Mapping[str, Any]) -> Shapes:
+    """`shapes_of` the options of a command that compiles a model, by their names in Python."""
+    return shapes_of(given["shape"], given["input"])
 
 
 def shapes_of(values: Iterable[str] | None, inputs: Iterable[str] | None = None) -> Shapes:
@@ -441,8 +482,7 @@ def tune_options(given: Mapping[str, Any]) -> TuneOptions:
 
     Raises UsageError and SettingsError for values that make no sense, alone or together.
     """
-    shapes = shapes_of(given["shape"], given["input"])
-    settings = settings_of(given)
+    shapes, settings = model_shapes(given), settings_of(given)
     precision = PrecisionOptions(
         given["calibration"],
         given["calibration_method"],

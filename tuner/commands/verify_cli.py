@@ -7,28 +7,20 @@ from typing import Annotated
 
 import typer
 
-from tunefarm.compiler.function_modules import load_modules
 from tunefarm.tuner.commands.command_files import check_files
 from tunefarm.tuner.commands.command_line import prepare, report_tiles, show
 from tunefarm.tuner.commands.options import (
     ADVANCED,
-    ConfigOption,
     DbOption,
-    DenormalsOption,
-    DeterministicOption,
-    FunctionsOption,
-    InputOption,
     JsonOption,
     LayersOption,
     ModelOption,
-    NumericsOption,
-    ShapeOption,
     TargetsOption,
-    ThreadsOption,
     UsageError,
+    model_command,
+    model_shapes,
     option,
     settings_of,
-    shapes_of,
 )
 from tunefarm.tuner.commands.verbosity import note
 
@@ -37,6 +29,7 @@ SHOWN = 0.97
 
 
 # Long: one parameter for each option.
+@model_command
 def verify(
     context: typer.Context,
     model: ModelOption,
@@ -89,15 +82,7 @@ def verify(
         ),
     ] = False,
     layers: LayersOption = None,
-    threads: ThreadsOption = None,
-    numerics: NumericsOption = None,
-    deterministic: DeterministicOption = False,
-    denormals: DenormalsOption = None,
     targets: TargetsOption = None,
-    config: ConfigOption = None,
-    shape: ShapeOption = None,
-    input: InputOption = None,
-    functions: FunctionsOption = None,
     json: JsonOption = None,
 ) -> None:
     """Check for a performance regression: measure a tuned model again on this machine.
@@ -111,27 +96,20 @@ def verify(
     """
     if quick and require is not None:
         raise UsageError("--require is about the recorded speed, --quick about single records")
-    load_modules(functions or ())
     if against is not None or inputs is not None:
-        database = (db, require, numerics, denormals, targets, config, shape, input)
-        if (
-            against is None
-            or quick
-            or layers
-            or deterministic
-            or any(option is not None for option in database)
-        ):
+        taken = ("model", "against", "inputs", "most_minutes", "threads", "functions", "json")
+        given = (value for name, value in context.params.items() if name not in taken)
+        if against is None or any(given):
             raise UsageError(
                 "verify --against OLD.tuned NEW.tuned takes --inputs, --minutes, --threads, "
                 "--functions and --json only, and --inputs needs --against"
             )
-        _verify_against(against, model, inputs, most_minutes, threads, json)
+        _verify_against(against, model, inputs, most_minutes, context.params["threads"], json)
         return
-    shapes = shapes_of(shape, input)
-    settings = settings_of(context.params)
+    shapes, settings = model_shapes(context.params), settings_of(context.params)
     if len(settings.compile.targets) > 1:
         raise UsageError("one target is verified at a time: name one with --targets")
-    prepare(settings, config, model, [json])
+    prepare(settings, context.params["config"], model, [json])
     from tunefarm.tuner.building.request import BuildRequest
     from tunefarm.tuner.verify.drift import EXIT_CODES
     from tunefarm.tuner.verify.quick import verify_quick

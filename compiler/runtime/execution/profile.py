@@ -5,17 +5,22 @@ loops included.
 from __future__ import annotations
 
 import ctypes
+import json
+import os
+import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from tunefarm.compiler.errors import SettingsError, system_errors_as
 from tunefarm.compiler.runtime.entry.entry import (
     CLOCK_SYMBOL,
     CLOCKED_ENTRY_SYMBOL,
@@ -40,6 +45,7 @@ from tunefarm.compiler.runtime.spec.ports import AnyArray
 if TYPE_CHECKING:
     from tunefarm.compiler.runtime.execution.executable import Executable
 
+_MICROSECONDS = 1e6
 COPY = "copy"  # the name of steps that copy memory, and of the row that sums them up
 
 
@@ -130,6 +136,25 @@ class Profile:
     def stepwise_seconds(self) -> float:
         """A former name of `seconds`."""
         return self.seconds
+
+    def write_trace(self, prefix: str) -> str:
+        """Write one run, step by step, to `PREFIX_TIME.json` in the form of onnxruntime's traces
+        (for Perfetto or chrome://tracing); the file's name. Raises `SettingsError` where that
+        cannot be written."""
+        common = {"pid": os.getpid(), "tid": threading.get_native_id(), "ph": "X"}
+        whole = sum(step.seconds for step in self.steps) * _MICROSECONDS
+        run = {"cat": "Session", "name": "model_run", "ts": 0.0, "dur": whole, "args": {}}
+        events, begin = [{**run, **common}], 0.0
+        for step in self.steps:
+            name, duration = f"{step.title}_kernel_time", step.seconds * _MICROSECONDS
+            node = {"cat": "Node", "name": name, "ts": begin, "dur": duration}
+            events.append({**node, "args": {"op_name": step.name}, **common})
+            begin += duration
+        path = f"{prefix}_{time.strftime('%Y-%m-%d_%H-%M-%S')}.json"
+        advice = "profile_file_prefix of the session's options names another folder"
+        with system_errors_as(SettingsError, f"write {path}", advice):
+            Path(path).write_text(json.dumps(events, indent=0), encoding="utf-8")
+        return path
 
     def __repr__(self) -> str:
         rows = [f"{row.seconds:.3e} s {row.share:6.1%}  {row.title}" for row in self.kernels]
