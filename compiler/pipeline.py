@@ -123,6 +123,7 @@ def compile_model(
     keep_llvm: bool = False,
     guards: Sequence[SizeGuard] = (),
     chains: Collection[str] | None = None,
+    to_write: bool = False,
 ) -> Compiled:
     """Compile a model (an ONNX file or a Graph) to machine code for `target`, default this CPU.
 
@@ -136,7 +137,8 @@ def compile_model(
     refused; they are this machine's if None. `fallback` marks a variant for CPUs that cannot run
     another one, `keep_llvm` asks for `Compiled.llvm`, `guards` say for which sizes it is one of
     several programs of a model. `chains` are those of the optimised graph, as in
-    `GroupChains.joined`; None has estimates decide. Raises `ImportModelError` and its kinds for
+    `GroupChains.joined`; None has estimates decide. What is made `to_write` to a file, and not to
+    run, has large constants in a file that is mapped. Raises `ImportModelError` and its kinds for
     models that cannot be compiled; a schedule that does not fit is reported, not raised.
     """
     target = host_target() if target is None else target
@@ -153,7 +155,7 @@ def compile_model(
     choose = partial(choose_schedules, program, choose_schedule, small.schedules)
     chosen = stages.run("choose_schedules", choose)
     schedules, code = KernelStages(stages, spaces, allowance, cache).run(chosen)
-    pack = partial(pack_constants, program, code, allowance, numerics.denormals)
+    pack = partial(pack_constants, program, code, allowance, numerics.denormals, to_write=to_write)
     constants = stages.run("pack_constants", pack)
     workspaces = _workspaces(program, code)
     memory = stages.run("plan_memory", lambda: plan_memory(program, workspaces, allowance))

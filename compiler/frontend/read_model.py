@@ -16,21 +16,30 @@ from onnx import GraphProto, NodeProto
 from tunefarm.compiler.errors import ImportModelError, LimitError
 from tunefarm.compiler.frontend.tensors import initializers
 from tunefarm.compiler.limits import ResourceBudget
+from tunefarm.compiler.types.large_arrays import FREE_BYTES, LEAST_BYTES, mapped
 from tunefarm.configs.file_kinds import kind_of
-from tunefarm.configs.files import read_regular
+from tunefarm.configs.files import open_regular, read_regular
 
 _MAX_VERSION = 2**31 - 1  # what onnx.defs can be asked for
 _DEFAULT_DOMAINS = ("", "ai.onnx")
+_VARINT, _LENGTH_DELIMITED = 0, 2
+_FIXED_BYTES = {1: 8, 5: 4}
+_GRAPH = onnx.ModelProto.GRAPH_FIELD_NUMBER << 3 | _LENGTH_DELIMITED
+_INITIALIZER = onnx.GraphProto.INITIALIZER_FIELD_NUMBER << 3 | _LENGTH_DELIMITED
+_RAW_DATA = onnx.TensorProto.RAW_DATA_FIELD_NUMBER << 3 | _LENGTH_DELIMITED
 _HINT = "the file must be an ONNX model in its binary form (.onnx)"
 
 
 def read_model(path: Path, allowance: ResourceBudget) -> onnx.ModelProto:
     """Read and parse an ONNX file. Raises ImportModelError when that is not possible, and says
-    what the file is instead where it can be told."""
+    what the file is instead where it can be told.
+
+    Of a large file, large initializers are external data that lies in the file itself.
+    """
     try:
         size = path.stat().st_size if path.is_file() else 0
         allowance.check_bytes(f"{path}", size)
-        data = read_regular(path)
+        data = read_regular(path) if size < FREE_BYTES else _without_weights(path)
     except ValueError as error:  # a null character
         raise ImportModelError(f"{str(path)!r} is not a file name") from error
     except LimitError as error:
@@ -52,6 +61,91 @@ def read_model(path: Path, allowance: ResourceBudget) -> onnx.ModelProto:
         text = f"{path} is not an ONNX model: it has no graph"
         raise not_a_model(path) or ImportModelError(text, hint=_HINT)
     return model
+
+
+def _without_weights(path: Path) -> bytes:
+    """A model whose large initializers are external data in the same file, which is mapped.
+
+    A parsed model has a copy of each, next to the file's own bytes. A damaged file comes back as it
+    is. Raises `OSError` as `read_regular` does.
+    """
+    with open_regular(path) as file:
+        data = memoryview(mapped(file))
+    pieces: list[bytes | memoryview] = []
+    try:
+        for tag, start, inside, end in _fields(data, 0, len(data)):
+            if tag != _GRAPH:
+                pieces.append(data[start:end])
+                continue
+            fields = list(_fields(data, inside, end))
+            graph = [_without_data(data, path.name, *field) for field in fields]
+            pieces += [_varint(tag), _varint(sum(map(len, graph))), *graph]
+    except (IndexError, ValueError):
+        return bytes(data)
+    return b"".join(pieces)
+
+
+def _without_data(
+    data: memoryview, name: str, tag: int, start: int, inside: int, end: int
+) -> bytes | memoryview:
+    """A field of a graph; a large initializer names the place of its data in the file `name`."""
+    if tag != _INITIALIZER or end - inside < LEAST_BYTES:
+        return data[start:end]
+    fields = list(_fields(data, inside, end))
+    raw = [(content, after) for key, _, content, after in fields if key == _RAW_DATA]
+    offset, last = raw[-1] if raw else (0, 0)  # the last one counts
+    if last - offset < LEAST_BYTES:
+        return data[start:end]
+    tensor = onnx.TensorProto(data_location=onnx.TensorProto.EXTERNAL)
+    for key, value in {"location": name, "offset": offset, "length": last - offset}.items():
+        tensor.external_data.add(key=key, value=str(value))
+    rest = b"".join(data[each[1] : each[3]] for each in fields if each[0] != _RAW_DATA)
+    content = rest + tensor.SerializeToString()
+    return _varint(tag) + _varint(len(content)) + content
+
+
+def _fields(data: memoryview, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """The fields of a message in wire format: tag, and where it, its content and the next begin.
+
+    Raises `ValueError` or `IndexError` where the message is damaged.
+    """
+    while start < end:
+        tag, inside = _read_varint(data, start)
+        kind = tag & 7
+        if kind == _LENGTH_DELIMITED:
+            length, inside = _read_varint(data, inside)
+            after = inside + length
+        elif kind in _FIXED_BYTES:
+            after = inside + _FIXED_BYTES[kind]
+        elif kind == _VARINT:
+            after = _read_varint(data, inside)[1]
+        else:
+            raise ValueError(f"wire type {kind}")
+        if after > end:
+            raise ValueError("a field is cut off")
+        yield tag, start, inside, after
+        start = after
+
+
+def _read_varint(data: memoryview, place: int) -> tuple[int, int]:
+    """A number and what comes behind it."""
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = data[place]
+        value |= (byte & 127) << shift
+        place += 1
+        if byte < 128:
+            return value, place
+    raise ValueError("a number has no end")
+
+
+def _varint(value: int) -> bytes:
+    """A number in wire format."""
+    found = bytearray()
+    while value > 127:
+        found.append(value & 127 | 128)
+        value >>= 7
+    return bytes((*found, value))
 
 
 def copy_model(source: str, target: str) -> None:

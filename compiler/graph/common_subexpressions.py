@@ -47,7 +47,9 @@ def run(graph: Graph) -> Graph:
 def _sample(array: Array) -> Hashable:
     """The type of a constant and some of its elements: what is equal has the same ones."""
     step = max(1, array.size // _SAMPLED)
-    return str(array.dtype), array.shape, array.reshape(-1)[::step].tobytes()
+    elements = array.reshape(-1)[::step].tobytes()
+    release(array.nbytes)  # a mapped file is read by pages around each of them
+    return str(array.dtype), array.shape, elements
 
 
 def _digest(array: Array) -> bytes:

@@ -30,6 +30,7 @@ from tunefarm.compiler.types.tensor_type import Array
 
 LEAST_WEIGHTS = 1 << 14
 """Fewer weights stay in the first cache as f32, too."""
+_PIECE = 1 << 22  # weights that are packed at a time
 MANY_ROWS = 16
 """So many products of a weight take longer than reading it twice as wide."""
 
@@ -186,10 +187,10 @@ def of_each(dequantize: Node, parameter: Array, shape: tuple[int, ...]) -> Array
 
 def _signed(values: Array, dtype: DType) -> npt.NDArray[np.int8]:
     """Integers of a type as signed ones of as many bits: unsigned ones less half of their range."""
-    if dtype.is_signed:
-        return converted(values, DType.I8).astype(np.int8, copy=False)
-    half = 1 << (dtype.bits - 1)
-    return (converted(values, DType.U8).astype(np.uint8, copy=False) - np.uint8(half)).view(np.int8)
+    signed = converted(values, DType.I8).astype(np.int8, copy=False)
+    if not dtype.is_signed:  # a new array, since its type is another one
+        signed.view(np.uint8)[...] -= np.uint8(1 << (dtype.bits - 1))
+    return signed
 
 
 def _multiply(rewriter: Rewriter, node: Node, weights: _Weights) -> None:
@@ -217,11 +218,13 @@ def _multiply(rewriter: Rewriter, node: Node, weights: _Weights) -> None:
 
 def packed(numbers: npt.NDArray[np.int8], bits: int) -> npt.NDArray[np.int32]:
     """Signed integers [K, N] as `weight_product` has them in words, [K * bits / 32, N]."""
-    in_word = WORD.bits // bits
-    fields = (numbers.view(np.uint8) + np.uint8(1 << (bits - 1))).reshape(
-        -1, in_word, numbers.shape[1]
-    )
-    words = fields[:, 0].astype(np.uint32)
-    for place in range(1, in_word):  # one after the other: a weight of gigabytes has no copies
-        words |= fields[:, place].astype(np.uint32) << np.uint32(place * bits)
+    in_word, columns = WORD.bits // bits, numbers.shape[1]
+    words = np.zeros((numbers.shape[0] // in_word, columns), np.uint32)
+    rows = max(1, _PIECE // max(1, in_word * columns))
+    for start in range(0, len(words), rows):  # a weight of gigabytes has no copies
+        part = words[start : start + rows]
+        piece = numbers[start * in_word : (start + len(part)) * in_word]
+        fields = (piece.view(np.uint8) + np.uint8(1 << (bits - 1))).reshape(-1, in_word, columns)
+        for place in range(in_word):
+            part |= fields[:, place].astype(np.uint32) << np.uint32(place * bits)
     return words.view(np.int32)

@@ -24,7 +24,7 @@ FREE_BYTES = 1 << 28
 LEAST_BYTES = 1 << 20
 """Of an array that is worth a place in a file."""
 _FILE_BYTES = 1 << 28  # several arrays share a file, since each file takes a descriptor
-_HELD_BYTES = 1 << 27  # that may be read before pages are given back
+_HELD_BYTES = 1 << 26  # that may be read before pages are given back
 _ALIGNMENT = 64  # a cache line
 
 
@@ -71,6 +71,17 @@ class _Files:
             array = copy
         self.release(array.nbytes)
         return array
+
+    def empty(self, count: int) -> npt.NDArray[np.uint8]:
+        """See `empty`."""
+        with self._lock:
+            used = sum(item.nbytes for item in self._in_memory.values())
+            is_large = used + count > FREE_BYTES
+            place = self._place(count) if is_large and count >= LEAST_BYTES else None
+            if place is None:
+                place = np.empty(count, np.uint8)
+                self._in_memory[id(place)] = place
+        return place
 
     def _place(self, count: int) -> npt.NDArray[np.uint8] | None:
         """So many bytes of a file that has no name any more; None where there is no room."""
@@ -127,6 +138,11 @@ def kept(array: Array) -> Array:
     where the folder of temporary files has no room.
     """
     return _FILES.kept(array)
+
+
+def empty(count: int) -> npt.NDArray[np.uint8]:
+    """So many bytes that are not set, where `kept` would have them."""
+    return _FILES.empty(count)
 
 
 def release(count: int) -> None:

@@ -115,11 +115,14 @@ def build(model: Path, artifact: Path, tokens: str) -> tuple[int, int, float]:
 
 def _with_children(process: int) -> list[int]:
     """The process and those that it started: a model is read in a process of its own."""
+    found = [process]
     try:
-        text = Path(f"/proc/{process}/task/{process}/children").read_text("utf-8")
+        for thread in Path(f"/proc/{process}/task").iterdir():
+            for child in (thread / "children").read_text("utf-8").split():
+                found += _with_children(int(child))
     except OSError:
-        return []  # it has ended
-    return [process, *(each for child in text.split() for each in _with_children(int(child)))]
+        pass  # it has ended
+    return found
 
 
 def _pages(process: int) -> tuple[int, int]:

@@ -56,6 +56,7 @@ def compile_with(
     keep_llvm: bool = False,
     numerics: Numerics | None = None,
     guards: Sequence[SizeGuard] = (),
+    to_write: bool = False,
 ) -> Compiled:
     """Compile a model with the schedules that `choose` gives (None: default schedules).
 
@@ -78,6 +79,7 @@ def compile_with(
         fallback=fallback,
         keep_llvm=keep_llvm,
         guards=guards,
+        to_write=to_write,
     )
     if cache is not None and objects is not None and objects.misses:
         cache.trim()

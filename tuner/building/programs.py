@@ -19,7 +19,6 @@ from tunefarm.compiler.runtime.machine.check_target import platform_of
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.runtime.spec.guards import SizeGuard, sizes_text
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.types.large_arrays import kept
 from tunefarm.tuner.building.apply_best import Records
 from tunefarm.tuner.building.lowered import (
     LoweredModel,
@@ -145,6 +144,7 @@ def _programs(
             numerics=lowered.numerics,
             keep_llvm=request.form in CODE_TEXTS,
             guards=item.guards,
+            to_write=True,
         )
         uses = built.spec.kernels
         text = [lowered.note, overflow_note(graph, built, settings), graph.structure.prefix.note]
@@ -153,12 +153,9 @@ def _programs(
         unapplied = () if fallback else (*others, *records.unapplied(uses))
         standings = records.standings_of(uses)
         report = build_report(uses, built.kernels, notes, unapplied, standings)
-        spec = built.spec
-        if plan is not None or request.is_several or request.fallback:
-            spec = replace(spec, constants=tuple(map(kept, spec.constants)))
         compiled = None if request.form in OF_SEVERAL else built
-        program = Program(spec, report, built.kernels, built.chosen, compiled)
-        del built, spec, compiled  # whose constants, not packed, would stay next to the next ones'
+        program = Program(built.spec, report, built.kernels, built.chosen, compiled)
+        del built, compiled  # whose constants, not packed, would stay next to the next ones'
         yield program
 
 

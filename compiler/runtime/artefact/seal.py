@@ -16,6 +16,7 @@ from tunefarm.compiler.runtime.artefact.file_header import json_text
 from tunefarm.compiler.runtime.artefact.manifest import manifest_to_json
 from tunefarm.compiler.runtime.machine.in_threads import in_threads
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec, ObjectPart
+from tunefarm.compiler.types.large_arrays import release
 from tunefarm.compiler.types.tensor_type import Array, bytes_of
 
 Content: TypeAlias = bytes | memoryview
@@ -51,7 +52,13 @@ def part_contents(objects: Sequence[ObjectPart], constants: Sequence[Array]) -> 
 def content_digests(contents: Sequence[Content]) -> tuple[str, ...]:
     """The SHA-256 of each, in hex digits."""
     largest_first = sorted(range(len(contents)), key=lambda number: -len(contents[number]))
-    found = in_threads(lambda n: hashlib.sha256(contents[n]).hexdigest(), largest_first)
+
+    def digest(number: int) -> str:
+        found = hashlib.sha256(contents[number]).hexdigest()
+        release(len(contents[number]))
+        return found
+
+    found = in_threads(digest, largest_first)
     by_number = dict(zip(largest_first, found, strict=True))
     return tuple(by_number[number] for number in range(len(contents)))
 

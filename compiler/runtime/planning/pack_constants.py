@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from tunefarm.compiler.errors import LoweringError
 from tunefarm.compiler.kernels.float_arithmetic import only_multiplies
@@ -23,8 +24,8 @@ from tunefarm.compiler.loops.constant_layout import ConstantLayout
 from tunefarm.compiler.runtime.machine.in_threads import in_threads
 from tunefarm.compiler.runtime.planning.memory_plan import storage_of
 from tunefarm.compiler.runtime.spec.buffers import aligned_pieces
+from tunefarm.compiler.types import large_arrays
 from tunefarm.compiler.types.denormals import flush_in_place
-from tunefarm.compiler.types.large_arrays import release
 from tunefarm.compiler.types.numerics import FLUSH, KEEP, Denormals
 from tunefarm.compiler.types.packing import NewArray, Packing
 from tunefarm.compiler.types.tensor_type import Array
@@ -62,9 +63,12 @@ def pack_constants(
     compiled: Mapping[str, CompiledKernel],
     allowance: ResourceBudget | None = None,
     denormals: Denormals = KEEP,
+    *,
+    to_write: bool = False,
 ) -> PackedConstants:
     """Pack every constant that a kernel reads; `compiled` is by workload key.
 
+    Large ones lie in a file that is mapped if they are made `to_write` and not to run.
     Weights that are packed for products alone have no denormal numbers left if `denormals` says so.
     Raises `LoweringError` when a kernel wants a packed input that is not a constant, `LimitError`
     when all together would take more memory than allowed.
@@ -105,7 +109,7 @@ def pack_constants(
     }
     total = sum(_packed_bytes(program.constants[use[0]], use[1], use[2]) for use in numbers)
     (allowance or ResourceBudget()).check_bytes("the packed constants of the model", total)
-    arrays = _all_packed(program.constants, list(numbers))
+    arrays = _all_packed(program.constants, list(numbers), large_arrays.empty if to_write else None)
     packings = tuple(_packing(program.constants[use[0]], *use[1:3]) for use in numbers)
     return PackedConstants(tuple(arrays), packings, reads, outputs)
 
@@ -129,14 +133,18 @@ def _packed_bytes(
     return math.prod(packed) * layout.dtype(array.dtype).itemsize
 
 
-def _all_packed(constants: Mapping[str, Array], uses: Sequence[_Use]) -> list[Array]:
-    """Aligned copies in one piece of memory."""
-    pieces = aligned_pieces([_packed_bytes(constants[use[0]], *use[1:3]) for use in uses])
+def _all_packed(
+    constants: Mapping[str, Array],
+    uses: Sequence[_Use],
+    empty: Callable[[int], npt.NDArray[np.uint8]] | None,
+) -> list[Array]:
+    """Aligned copies in one piece of memory, which `empty` makes."""
+    pieces = aligned_pieces([_packed_bytes(constants[use[0]], *use[1:3]) for use in uses], empty)
 
     def packed(item: tuple[_Use, NewArray]) -> Array:
-        use, empty = item
-        result = _packed(constants[use[0]], *use[1:], empty)
-        release(result.nbytes)
+        use, piece = item
+        result = _packed(constants[use[0]], *use[1:], piece)
+        large_arrays.release(result.nbytes)
         return result
 
     return in_threads(packed, zip(uses, pieces, strict=True))

@@ -50,20 +50,22 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
     return allocate(shape, dtype, math.prod(shape) * dtype.itemsize)[0]
 
 
-def aligned_pieces(sizes: Sequence[int]) -> list[NewArray]:
-    """What makes an array of at most so many bytes, for each of the sizes, in one piece of memory.
+def aligned_pieces(
+    sizes: Sequence[int], empty: Callable[[int], npt.NDArray[np.uint8]] | None = None
+) -> list[NewArray]:
+    """What makes an array of at most so many bytes, for each of the sizes, in one piece of memory,
+    which `empty` makes.
 
     NumPy asks for huge pages for pieces of 4 MiB. Weights of a decoder are smaller one by one, and
     reading them from small pages takes up to twice as long where a hypervisor translates, too. The
     piece begins at a huge page and fills its last one: else those at its ends would be small.
     """
     starts = list(accumulate(map(aligned, sizes), initial=0))
-    room = starts[-1]
-    if room >= _HUGE_PAGE // 2:
-        room = (room // _HUGE_PAGE + 2) * _HUGE_PAGE
-    memory = aligned_empty((room,), np.dtype(np.uint8))
-    if room != starts[-1]:
-        memory = memory[-address_of(memory) % _HUGE_PAGE :]
+    room, unit = starts[-1] + ALIGNMENT, ALIGNMENT
+    if starts[-1] >= _HUGE_PAGE // 2:
+        room, unit = (starts[-1] // _HUGE_PAGE + 2) * _HUGE_PAGE, _HUGE_PAGE
+    memory = np.empty(room, np.uint8) if empty is None else empty(room)
+    memory = memory[-address_of(memory) % unit :]
 
     def piece(start: int, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
         return np.ndarray(shape, dtype, memory, start)

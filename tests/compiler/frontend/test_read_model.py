@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import os
 import random
+from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 from tests.compiler.frontend.onnx_models import model, node, tensor
 from tunefarm.compiler.errors import ImportModelError, TunefarmError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto, import_onnx
+from tunefarm.compiler.frontend.read_model import read_model
 from tunefarm.compiler.frontend.zoo import build_model
 from tunefarm.compiler.frontend.zoo.network import Size
+from tunefarm.compiler.graph.serialize import structural_hash
+from tunefarm.compiler.limits import ResourceBudget
 
 RELU = model([node("Relu", "x")], [tensor("x", [2])])
 
@@ -29,6 +34,30 @@ def refusal(path: Path) -> str:
 
 def test_missing_file(tmp_path: Path) -> None:
     assert "there is no file" in refusal(tmp_path / "none.onnx")
+
+
+@pytest.mark.parametrize("dtype", [TensorProto.FLOAT, TensorProto.INT8, TensorProto.UINT4])
+def test_weights_of_a_large_file_stay_in_it(
+    dtype: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    random, path = np.random.default_rng(0), tmp_path / "a model.onnx"
+    values = random.integers(0, 16, (128, 64)).astype(helper.tensor_dtype_to_np_dtype(dtype))
+    casts = [node("Cast", name, f"{name}.f32", to=TensorProto.FLOAT) for name in ("w", "s")]
+    nodes = [*casts, node("Sub", "w.f32 s.f32", "shifted"), node("Add", "x shifted")]
+    onnx.save(model(nodes, [tensor("x", [64])], constants={"w": values, "s": values[:1]}), path)
+    expected = read_model(path, ResourceBudget())
+    graph = import_onnx(path)
+    monkeypatch.setattr("tunefarm.compiler.frontend.read_model.FREE_BYTES", 1)
+    monkeypatch.setattr("tunefarm.compiler.frontend.read_model.LEAST_BYTES", 1024)
+    found = read_model(path, ResourceBudget())
+    assert [tensor.HasField("raw_data") for tensor in found.graph.initializer] == [False, True]
+    assert found.graph.node == expected.graph.node and found.opset_import == expected.opset_import
+    assert structural_hash(import_onnx(path)) == structural_hash(graph)
+    damaged = bytearray(path.read_bytes())
+    for place in range(0, len(damaged), 97):  # the ordinary reader says what is wrong
+        path.write_bytes(damaged[:place])
+        with suppress(TunefarmError):
+            import_onnx(path)
 
 
 def test_folder(tmp_path: Path) -> None:

@@ -13,9 +13,10 @@ import pytest
 from tests.compiler.decoders import Sizes, decoder
 from tunefarm import compiler
 from tunefarm.compiler.frontend.import_onnx import import_onnx
+from tunefarm.compiler.pipeline import compile_model
 from tunefarm.compiler.plan.optimise import optimise
 from tunefarm.compiler.types import large_arrays
-from tunefarm.compiler.types.large_arrays import LEAST_BYTES, kept, release
+from tunefarm.compiler.types.large_arrays import LEAST_BYTES, is_mapped, kept, owner_of, release
 from tunefarm.compiler.types.tensor_type import Array
 
 
@@ -96,6 +97,9 @@ def test_weights_of_a_model_are_in_files_at_each_stage(
     }
     feed |= {"input_ids": ids, "attention_mask": np.ones((1, 3), np.int64)}
     feed["position_ids"] = np.array([[1, 2]])
+    packed = compile_model(graph, to_write=True).spec
+    assert packed.constants and all(map(is_mapped, map(owner_of, packed.constants)))
     found = compiler.build(graph).run(feed)
+    assert packed.digests[-1] == compile_model(graph).spec.digests[-1]
     for name, array in expected.run(feed).items():
         np.testing.assert_array_equal(found[name], array)
