@@ -14,9 +14,10 @@ from tunefarm.configs.resource_limits import limit_behind
 _MOST_CHARACTERS = 1600  # of a message
 
 
-class TunefarmError(Exception):
+class TunefarmError(RuntimeError):
     """Base of every error that a user can cause or must read.
 
+    It is a `RuntimeError`, as is what onnxruntime raises of bindings, options and values.
     `message` is one readable sentence, `program` the printed program at that point (or empty),
     `hint` what to do next (or empty). `str(error)` is the sentence and the hint, and the limit of
     this process (`ulimit`) behind what the error was raised from. What is too long to be read, the

@@ -148,7 +148,7 @@ def _limits_of(error: BaseException) -> tuple[ResourceLimit, ...]:
         return MEMORY
     if (name := getattr(error, "sqlite_errorname", "")) in _OF_SQLITE:
         return _OF_SQLITE[name]
-    if isinstance(error, RuntimeError) and _NO_THREAD in str(error):
+    if type(error) is RuntimeError and _NO_THREAD in str(error):
         return (PROCESSES,) if _has_all_processes() else MEMORY
     return ()
 

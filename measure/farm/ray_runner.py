@@ -21,7 +21,7 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from tunefarm.compiler.errors import MeasureError
+from tunefarm.compiler.errors import MeasureError, TunefarmError
 from tunefarm.compiler.target import host_target
 from tunefarm.configs.temporary_folders import make_folder, on_leaving
 from tunefarm.measure.core_locks import CoreLocks
@@ -197,6 +197,8 @@ class RayBackend:
                 self.daemons = ray_daemons(self._tag)
                 address = (folder / ADDRESS_FILE).read_text().strip()
             connect(address, variables, alone=alone)
+        except TunefarmError:
+            raise
         except (RayError, OSError, RuntimeError, ValueError) as error:
             raise refusal((str(error).strip().splitlines() or [type(error).__name__])[0]) from error
 
