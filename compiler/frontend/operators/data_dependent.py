@@ -30,16 +30,20 @@ from tunefarm.compiler.types.tensor_type import Attribute
 
 # The first elements of rows in their order: of long rows those are found that are among them.
 #
-# To look at all pairs of a row takes time that grows with the square of its length. So the key of
-# the last of the k first elements is found bit by bit, each time by counting what is not below a
-# guess. Of very long rows those blocks are searched whose greatest elements are among the first.
+# To look at all pairs of a row takes time that grows with the square of its length, so long rows
+# are sorted, digit by digit. Where few elements are wanted the key of the last of them is found bit
+# by bit, each time by counting what is not below a guess. Of very long rows those blocks are
+# searched whose greatest elements are among the first.
 # Rows and elements that need not be there stay axes with sizes: what is not there is not computed.
 
 
 _FEW = 16
 """Results that are found faster by comparing all places with each than by a scatter."""
-_PAIR, _ELEMENT, _SEARCH = 0.1, 4.0, 5_000.0
-"""Nanoseconds, measured: of a pair, of an element that is searched, of the steps of a search."""
+_PAIR, _ELEMENT, _SEARCH = 0.25, 4.0, 5_000.0
+"""Nanoseconds, measured: of a pair (0.1 with AVX-512, 0.4 with AVX2), of an element that is
+searched, of the steps of a search."""
+_MOVE, _PASS = 4.0, 1_500.0
+"""Nanoseconds, measured: of an element in a pass of a sort, of such a pass."""
 
 
 def best_of_rows(graph: GraphBuilder, rows: Value, most: int, *, largest: bool) -> Value:
@@ -48,31 +52,49 @@ def best_of_rows(graph: GraphBuilder, rows: Value, most: int, *, largest: bool) 
     `rows` is [rows, elements], of which some may not be there. Positions behind the last element
     that is there are any of the row. NaN is greater than all numbers.
     """
-    operator = "rank_descending" if largest else "rank_ascending"
-    if _pairs_are_faster(rows.shape[0], rows.shape[1], most):
-        return _ordered(graph, operator, rows, most)
+    if not _search_is_faster(rows, most):
+        return _ordered(graph, rows, most, largest)
     taken = _first(graph, _keys(graph, rows, largest), most)
     axis = rows.dims[1]
     if not is_unpadded(axis):
         size = smaller(most, size_of(axis))
         taken = with_axis(taken, 1, size, graph)
     values = graph.emit("gather_elements", rows, taken, axis=1)
-    order = _ordered(graph, operator, values, most)
+    order = _ordered(graph, values, most, largest)
     return graph.emit("gather_elements", taken, order, axis=1)
 
 
-def _pairs_are_faster(rows: int, extent: int, most: int) -> bool:
-    """Whether all pairs of all rows take less time than a search and the pairs that it leaves."""
-    if extent < 2 * most:
-        return True
-    searched = _SEARCH + rows * (extent * _ELEMENT + most**2 * _PAIR)
-    return rows * extent**2 * _PAIR < searched
+def _search_is_faster(rows: Value, most: int) -> bool:
+    """Whether a search, and the order of what it finds, take less time than that of all."""
+    count, extent = rows.shape
+    searched = _SEARCH + count * extent * _ELEMENT + _ordering_time(rows, most)
+    return extent >= 2 * most and searched < _ordering_time(rows, extent)
+
+
+def _ordering_time(rows: Value, extent: int) -> float:
+    """Nanoseconds that it takes to put so many elements of each row in order."""
+    return min(_pairing_time(rows, extent), _sorting_time(rows, extent))
+
+
+def _pairing_time(rows: Value, extent: int) -> float:
+    return rows.shape[0] * extent**2 * _PAIR
+
+
+def _sorting_time(rows: Value, extent: int) -> float:
+    passes = _key_type(rows).bits // _digit(extent)
+    return passes * (_PASS + rows.shape[0] * extent * _MOVE)
+
+
+def _key_type(rows: Value) -> DType:
+    """The integers that elements are compared by."""
+    wide = (DType.F64, DType.I64, DType.U64, DType.U32)
+    return DType.I64 if rows.dtype in wide else DType.I32
 
 
 def _keys(graph: GraphBuilder, rows: Value, largest: bool) -> Value:
     """Integers that are the greater the earlier elements come; the minimum for what is absent."""
-    wide = rows.dtype is DType.F64 or rows.dtype in (DType.I64, DType.U64, DType.U32)
-    integer, real = (DType.I64, DType.F64) if wide else (DType.I32, DType.F32)
+    integer = _key_type(rows)
+    real = DType.F64 if integer is DType.I64 else DType.F32
     limits = np.iinfo(integer.numpy)
     if rows.dtype is DType.U64:
         bits = graph.emit("bit_cast", rows, to=str(integer))
@@ -166,12 +188,68 @@ def _positions(graph: GraphBuilder, flags: Value, most: int) -> Value:
     return _placed(graph, graph.emit("where", flags, places, nowhere), most)
 
 
-def _ordered(graph: GraphBuilder, operator: str, rows: Value, most: int) -> Value:
-    """As `best_of_rows`: each element's rank says where it goes."""
+def _ordered(graph: GraphBuilder, rows: Value, most: int, largest: bool) -> Value:
+    """As `best_of_rows`, by the order of all elements of a row."""
+    extent = rows.shape[1]
+    if _sorting_time(rows, extent) < _pairing_time(rows, extent):
+        return graph.part(_sorted(graph, _keys(graph, rows, largest)), 1, 0, most)
     axis = rows.dims[1]
     end = None if is_unpadded(axis) else graph.reshape(graph.size(size_of(axis)), (1,))
-    ranks = graph.emit(operator, rows, None, end)
+    ranks = graph.emit("rank_descending" if largest else "rank_ascending", rows, None, end)
     return _placed(graph, ranks, most)
+
+
+def _digit(extent: int) -> int:
+    """Bits that a pass of a sort looks at: the counts of all digits are fields of one integer."""
+    return 2 if extent < 1 << 16 else 1
+
+
+def _sorted(graph: GraphBuilder, keys: Value) -> Value:
+    """Positions [rows, elements], the greatest keys first, of equal ones the first: a radix sort.
+
+    Each pass puts the elements in the order of one digit of their keys, the last digit first. How
+    many elements before it have the same digit, and how many of the row a smaller one, are sums of
+    fields of an integer, one for each digit.
+    """
+    (rows, extent), digit = keys.shape, _digit(keys.shape[1])
+    bits, field = keys.dtype.bits, 64 >> digit
+    flipped = graph.emit(
+        "bitwise_xor", keys, graph.scalar(np.iinfo(keys.dtype.numpy).max, keys.dtype)
+    )
+    ascending = graph.emit("bit_cast", flipped, to=f"u{bits}")
+    shifts = np.arange(0, bits, digit, dtype=f"u{bits // 8}")
+    loop, passes = graph.fresh_number(), graph.scalar(len(shifts), DType.I64)
+    first = graph.constant(np.tile(np.arange(extent, dtype=np.int64), (rows, 1)))
+    first = graph.with_dims(first, keys.dims)
+    order = graph.append("loop_state", (first,), {"loop": loop, "number": 0})
+    order = graph.with_dims(order, keys.dims)
+    number = graph.emit("loop_index", passes, loop=loop)
+    shift = graph.emit("gather", graph.constant(shifts), number, axis=0)
+    low = graph.emit("gather_elements", ascending, order, axis=1)
+    low = graph.emit("bit_shift", low, shift, direction="right")
+    low = graph.emit("bitwise_and", low, graph.scalar((1 << digit) - 1, low.dtype))
+    place = graph.emit("mul", graph.cast(low, DType.U64), graph.scalar(field, DType.U64))
+    one = graph.emit("bit_shift", graph.scalar(1, DType.U64), place, direction="left")
+    ones = graph.emit("bit_cast", one, to="i64")
+    before = graph.emit("cumsum", ones, axis=1, exclusive=True)
+    total = graph.emit("reduce_sum", ones, axes=(1,), keepdims=True)
+    # A product with ones in all fields but the first is in each the sum of those below it.
+    below = sum(1 << field * number for number in range(1, 1 << digit))
+    below -= (below >> 63) << 64
+    smaller_digits = graph.emit("mul", total, graph.scalar(below, DType.I64))
+    counts = graph.emit("bit_cast", graph.emit("add", before, smaller_digits), to="u64")
+    counts = graph.emit("bit_shift", counts, place, direction="right")
+    counts = graph.emit("bitwise_and", counts, graph.scalar((1 << field) - 1, DType.U64))
+    following = _scattered_into(graph, first, graph.cast(counts, DType.I64), order)
+    bounds: dict[str, Attribute] = {
+        "loop": loop,
+        "states": 1,
+        "most": len(shifts),
+        "number": 0,
+        "backward": (),
+    }
+    values = (None, None, None, first, graph.readable(following))
+    return graph.with_dims(graph.append("loop_result", values, bounds), keys.dims)
 
 
 def _placed(graph: GraphBuilder, places: Value, count: int) -> Value:
@@ -194,16 +272,16 @@ def _scattered(graph: GraphBuilder, places: Value, count: int) -> Value:
     rows, extent = places.shape
     graph.check_array((rows, extent), 8)
     numbers = np.broadcast_to(np.arange(extent, dtype=np.int64), (rows, extent))
-    zeros = graph.constant(np.zeros((rows, count, 1), np.int64))
-    updates = graph.constant(np.ascontiguousarray(numbers).reshape(rows, extent, 1))
-    three = graph.reshape(places, (rows, extent, 1))
-    found = graph.emit(
-        "scatter_elements",
-        graph.with_dims(zeros, (three.dims[0], whole(count), ONE)),
-        three,
-        graph.with_dims(updates, three.dims),
-    )
-    return graph.reshape(found, (rows, count))
+    zeros = graph.constant(np.zeros((rows, count), np.int64))
+    zeros = graph.with_dims(zeros, (places.dims[0], whole(count)))
+    updates = graph.constant(np.ascontiguousarray(numbers))
+    return _scattered_into(graph, zeros, places, graph.with_dims(updates, places.dims))
+
+
+def _scattered_into(graph: GraphBuilder, data: Value, places: Value, updates: Value) -> Value:
+    """`data` with the updates of each row at their places in it."""
+    columns = (graph.reshape(value, (*value.shape, 1)) for value in (data, places, updates))
+    return graph.reshape(graph.emit("scatter_elements", *columns), data.shape)
 
 
 # Converter of NonMaxSuppression: the best box that is left, again and again, for all classes.

@@ -120,12 +120,12 @@ def test_data_whose_own_size_is_known_at_run_time(output: str, nodes: str) -> No
 
 
 @pytest.mark.parametrize("largest", [0, 1])
-@pytest.mark.parametrize("most", [3, 31, 100])
+@pytest.mark.parametrize("most", [3, 31, 100, 700])
 @pytest.mark.parametrize("dtype", ["f4", "f8", "f2", "i4", "i8", "u8", "u1"])
 def test_the_first_of_long_rows(dtype: str, most: int, largest: int) -> None:
     """Rows that are too long to look at all pairs; ties, both zeros, infinities and NaN.
 
-    All of a row are searched for 100, those of blocks of 16 and 4 for 3 and 31.
+    All of a row are searched for 100, those of blocks of 16 and 4 for 3 and 31, and sorted for 700.
     """
     rng = np.random.default_rng(largest)
     kind = np.dtype(dtype)
@@ -169,6 +169,26 @@ def test_the_first_of_rows_of_open_length() -> None:
     rows = RNG.integers(0, 50, (2, 900)).astype(np.float32)
     calls = [{"x": rows[:, :size].copy()} for size in (900, 300, 641, 512)]
     check(text, calls, {"N": ("300..900",)})
+
+
+def test_sorted_rows_of_open_number_and_length() -> None:
+    text = (
+        "g (float[B,N] x) => (float[B,N] y, int64[B,N] i) "
+        "{ k = Shape<start=1>(x) y, i = TopK(x, k) }"
+    )
+    rows = RNG.integers(0, 50, (3, 900)).astype(np.float32)
+    calls = [{"x": rows[:b, :n].copy()} for b, n in ((3, 900), (1, 1), (2, 641), (3, 7))]
+    check(text, calls, {"B": ("1..3",), "N": ("1..900",)})
+
+
+def test_a_row_of_many_elements_is_sorted_by_single_bits() -> None:
+    """The counts of digits of two bits would not fit their fields."""
+    row = RNG.integers(0, 9, (1, 1 << 16)).astype(np.uint8)
+    data = tensor("x", row.shape, helper.np_dtype_to_tensor_dtype(row.dtype))
+    top = node("TopK", "x k", "y i", largest=0)
+    proto = model([top], [data], ["y", "i"], {"k": integers(row.size)})
+    found = compiler.build(import_model_proto(proto)).run({"x": row})["i"]
+    np.testing.assert_array_equal(found, np.argsort(row, axis=1, kind="stable"))
 
 
 def test_a_range_that_data_ends_has_memory_for_as_many_as_loops_collect() -> None:
