@@ -87,6 +87,11 @@ class DeclaredModel:
         return range_of(shapes, runs, goes_below, bool(apart))
 
     @property
+    def symbols(self) -> set[str]:
+        """The names of sizes that inputs leave open."""
+        return {size for shape in self._shapes.values() for size in shape if isinstance(size, str)}
+
+    @property
     def _shapes(self) -> dict[str, tuple[int | str | None, ...]]:
         """The shapes of the inputs whose ranks are known."""
         return {port.name: port.shape for port in self.inputs if port.shape is not None}

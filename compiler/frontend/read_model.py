@@ -153,7 +153,11 @@ def copy_model(source: str, target: str) -> None:
 
     Raises `OSError` as writing does.
     """
-    model = onnx.load(source)
+    write_model(onnx.load(source), target)
+
+
+def write_model(model: onnx.ModelProto, target: str) -> None:
+    """Write a model to a file, and what is beyond 2 GiB to one next to it, `TARGET.data`."""
     try:
         onnx.save(model, target)
     except (EncodeError, ValueError):

@@ -176,7 +176,7 @@ class BuildsBySize:
                     f"input {port.name!r} is missing; the model's inputs are {self._listed()}"
                 )
             value: Any = feed[port.name]
-            shape = tuple(np.shape(value))
+            shape = _shape_of(port.name, value)
             if port.name not in self._unranked and not _is_declared(port, shape):
                 declared_text = ", ".join("?" if d is None else str(d) for d in port.shape)
                 raise InputError(
@@ -295,6 +295,13 @@ def _is_declared(port: NodeArg, shape: tuple[int, ...]) -> bool:
         if given != declared and isinstance(declared, int):
             return False
     return True
+
+
+def _shape_of(name: str, value: Any) -> tuple[int, ...]:
+    try:
+        return tuple(np.shape(value))
+    except ValueError as error:  # lists of different lengths
+        raise InputError(f"input {name!r} is no array: {error}") from error
 
 
 def _given(feed: Mapping[str, Any]) -> Given | None:

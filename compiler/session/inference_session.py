@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -22,16 +23,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 
 from tunefarm import compiler
 from tunefarm.compiler.errors import (
+    ImportModelError,
     InputError,
     SettingsError,
     TunefarmError,
     UntunedWarning,
+    system_errors_as,
     with_count,
 )
 from tunefarm.compiler.runtime.artefact.artefact import is_artefact
@@ -40,9 +43,12 @@ from tunefarm.compiler.runtime.spec.ports import refuse_unknown
 from tunefarm.compiler.session.builds_by_size import BuildsBySize, with_computed_bounds
 from tunefarm.compiler.session.options import (
     CPU,
+    DATA_FOLDER,
     LOG,
     SessionOptions,
+    check_options,
     check_run_options,
+    config_entry,
     note_providers,
     threads_of,
 )
@@ -126,23 +132,23 @@ class InferenceSession:
         for name in ignored:
             LOG.debug("the argument %s of a session means nothing here", name)
         self._options = SessionOptions() if sess_options is None else sess_options
+        check_options(self._options)
         self._threads = threads_of(self._options)
         self._inputs_fixed = inputs
-        self._model_path = ""  # of a file, as onnxruntime's sessions name it
-        self._folder: str | None = None  # of a model that was given as bytes
+        self._model_path: str | None = None  # of a file, as onnxruntime's sessions name it
+        self._folder: str | None = None  # of a model that is not the file that was given
         self._is_profiling = bool(getattr(self._options, "enable_profiling", False))
+        self._profiling_start = time.perf_counter_ns() if self._is_profiling else 0
         self._profiled: Mapping[str, Any] | None = None  # the inputs of the last run then
         self._executor: ThreadPoolExecutor | None = None
         self._dtypes: Mapping[str, DType] | None = None  # until something is built
         self.builds: BuildsBySize | None = None
         self._executable: Executable | None = None
-        sizes: Shapes = {
-            name: (size,) for name, size in getattr(self._options, "symbol_sizes", {}).items()
-        }
         if isinstance(path_or_bytes, Executable):
+            _refuse_initializers(self._options, "the executable")
             self._executable = _taken(path_or_bytes, self._threads, shapes)
         else:
-            self._open(path_or_bytes, {**sizes, **(shapes or {})})
+            self._open(path_or_bytes, shapes or {})
         if self._executable is not None:
             self._take_ports(self._executable)
 
@@ -178,24 +184,38 @@ class InferenceSession:
 
     def _open(self, given: str | PathLike[str] | bytes, shapes: Shapes) -> None:
         if isinstance(given, bytes | bytearray | memoryview):
-            self._folder = tempfile.mkdtemp(prefix="tunefarm-session-")
-            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-            path = str(Path(self._folder) / "model")
-            Path(path).write_bytes(given)
-            try:
-                self._open_file(path, shapes)
-            except TunefarmError as error:  # which knows the name of the temporary file
-                message, hint = (t.replace(path, "the model") for t in (error.message, error.hint))
-                raise type(error)(message, program=error.program, hint=hint) from error
-        else:
-            path = self._model_path = fspath(given)
+            folder = config_entry(self._options, DATA_FOLDER) or "."
+            self._open_given(bytes(given), Path(folder), shapes)
+            return
+        path = self._model_path = fspath(given)
+        if is_artefact(path) or not _has_initializers(self._options):
             self._open_file(path, shapes)
+        else:
+            with system_errors_as(ImportModelError, f"read {path}"):
+                data = Path(path).read_bytes()
+            self._open_given(data, Path(path).parent, shapes)
+
+    def _open_given(self, data: bytes, folder: Path, shapes: Shapes) -> None:
+        """Open a model from a temporary file; its external data lies in the folder."""
+        self._folder = tempfile.mkdtemp(prefix="tunefarm-session-")
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        path = Path(self._folder) / "model"
+        path.write_bytes(data)
+        try:
+            if not is_artefact(path):
+                _write_onnx(data, folder, self._options, path)
+            self._open_file(str(path), shapes)
+        except TunefarmError as error:  # which knows the name of the temporary file
+            texts = (error.message, error.hint)
+            message, hint = (text.replace(str(path), "the model") for text in texts)
+            raise type(error)(message, program=error.program, hint=hint) from error
 
     def _open_file(self, path: str, shapes: Shapes) -> None:
         if not is_artefact(path) and (path.endswith(".onnx") or is_onnx(path)):
             self._open_onnx(path, shapes)
             self._write_optimized(path)
             return
+        _refuse_initializers(self._options, path)
         if shapes and is_artefact(path):
             raise SettingsError(
                 f"{path} is built already, so that it takes no shapes",
@@ -217,6 +237,7 @@ class InferenceSession:
 
     def _open_onnx(self, path: str, shapes: Shapes) -> None:
         name = path if self._folder is None else "the model"
+        shapes = {**self._symbol_sizes(path), **shapes}
         model = None if shapes or self._inputs_fixed else _read(path)
         if model is None or not model.is_open:
             self._executable, note = with_computed_bounds(
@@ -238,6 +259,14 @@ class InferenceSession:
             "range once they vary; to build ahead of time: "
             f"{model.build_command('model.onnx' if self._folder else path)}"
         )
+
+    def _symbol_sizes(self, path: str) -> Shapes:
+        """What the options give to symbols that the model has; as with onnxruntime, others may be
+        named."""
+        sizes = getattr(self._options, "symbol_sizes", {})
+        model = _read(path) if sizes else None
+        known = () if model is None else model.symbols
+        return {name: (size,) for name, size in sizes.items() if name in known}
 
     def _warn(self, note: str) -> None:
         if note:
@@ -360,6 +389,10 @@ class InferenceSession:
         """A new array of any content."""
         return OrtValue.ortvalue_from_shape_and_type(shape, element_type)
 
+    def get_profiling_start_time_ns(self) -> int:
+        """When the session was made, by a clock of its own; 0 where nothing is profiled."""
+        return self._profiling_start
+
     def end_profiling(self) -> str:
         """Write a trace of the kernels, for Perfetto or chrome://tracing; the file's name.
 
@@ -371,6 +404,16 @@ class InferenceSession:
         profile = self.executable.profile(self._profiled)
         self._profiled = None
         return profile.write_trace(getattr(self._options, "profile_file_prefix", "profile_"))
+
+    @property
+    def input_names(self) -> list[str]:
+        """The names of all that a run may be given."""
+        return [port.name for port in (*self._inputs, *self._overridable)]
+
+    @property
+    def output_names(self) -> list[str]:
+        """The names of the outputs in the model's order."""
+        return list(self._names)
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs in the model's order."""
@@ -429,6 +472,12 @@ class InferenceSession:
     def enable_fallback(self) -> None:
         """Do nothing: there is no other provider to fall back on."""
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a session has code in this process, and can be neither pickled nor copied: "
+            "make one in each process, or share it among threads"
+        )
+
     def __repr__(self) -> str:
         what = self._executable or (self.builds and self.builds.latest) or self._name
         return f"<InferenceSession of {what}>"
@@ -437,6 +486,8 @@ class InferenceSession:
 
         def __getattr__(self, name: str) -> Any:
             """Name what onnxruntime has and this has not, and what to use in its place."""
+            if name == "_sess":  # what onnxruntime's session wraps
+                return self
             if name in _PRIVATE:
                 return getattr(self, _PRIVATE[name])()
             instead = _INSTEAD.get(name)
@@ -516,6 +567,36 @@ def _dtypes_of(executable: Executable) -> dict[str, DType]:
 
 def _is_ort_value(value: object) -> bool:
     return hasattr(value, "ortvalue_from_numpy")
+
+
+def _has_initializers(options: object) -> bool:
+    """Whether options give arrays or files of data instead of a model's own."""
+    names = ("shared_initializers", "external_initializers", "files_in_memory")
+    return any(getattr(options, name, None) for name in names)
+
+
+def _refuse_initializers(options: object, built: str) -> None:
+    if _has_initializers(options):
+        raise SettingsError(
+            f"{built} is built already, so that its initializers cannot be replaced",
+            hint="give the session the ONNX file",
+        )
+
+
+def _write_onnx(data: bytes, folder: Path, options: object, target: Path) -> None:
+    """Write an ONNX model with what the options give to it."""
+    if not _has_initializers(options) and b"location" not in data:  # the key of external data
+        return
+    try:
+        from tunefarm.compiler.frontend.given_model import GivenData, write_given
+    except ModuleNotFoundError:
+        return
+    given = (
+        getattr(options, "files_in_memory", {}),
+        getattr(options, "shared_initializers", {}),
+        getattr(options, "external_initializers", {}),
+    )
+    write_given(data, GivenData(folder.absolute(), *given), target)
 
 
 def _read(path: str) -> DeclaredModel | None:

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tunefarm.compiler.errors import InputError
+from tunefarm.compiler.runtime.spec.ports import refuse_unknown
 from tunefarm.compiler.session.ports import type_text
-from tunefarm.compiler.types.dtypes import WIDE, DType
+from tunefarm.compiler.types.dtypes import DType
 
 if TYPE_CHECKING:
     from tunefarm.compiler.runtime.spec.ports import AnyArray
     from tunefarm.compiler.session.inference_session import InferenceSession
 
-_ONNX_TYPES: Final = {dtype.onnx_number: dtype.numpy for dtype in (*WIDE, DType.F16)}
+_ONNX_TYPES: Final = {dtype.onnx_number: dtype for dtype in DType if dtype != DType.STRING}
 """Element types by their numbers in ONNX."""
 
 
@@ -27,7 +28,7 @@ def _dtype_of(type: object) -> np.dtype[Any]:
     if isinstance(type, int):
         if type not in _ONNX_TYPES:
             raise InputError(f"there are no arrays of ONNX's element type {type}")
-        return np.dtype(_ONNX_TYPES[type])
+        return _ONNX_TYPES[type].numpy
     return np.dtype(type)  # type: ignore[call-overload, no-any-return]
 
 
@@ -42,6 +43,11 @@ class OrtValue:
         cls, array: AnyArray, device_type: str = "cpu", device_id: int = 0
     ) -> OrtValue:
         """The value of an array, which it shares."""
+        if not isinstance(array, np.ndarray):
+            raise InputError(
+                f"a value is made of an array, not of a {type(array).__name__}",
+                hint="numpy.asarray makes an array of it",
+            )
         return cls(array)
 
     @classmethod
@@ -83,7 +89,14 @@ class OrtValue:
 
     def update_inplace(self, array: AnyArray) -> None:
         """Copy an array of the same type and shape into this one."""
-        np.copyto(self._value, array, casting="no")
+        given = np.asarray(array)
+        if (given.shape, given.dtype) != (self._value.shape, self._value.dtype):
+            raise InputError(
+                f"the value is {self._value.dtype}{list(self._value.shape)}, and cannot become "
+                f"{given.dtype}{list(given.shape)}",
+                hint="make a new value with ortvalue_from_numpy",
+            )
+        np.copyto(self._value, given)
 
     def shape(self) -> list[int]:
         """The array's shape."""
@@ -96,8 +109,7 @@ class OrtValue:
 
     def element_type(self) -> int:
         """The number that ONNX has for the element type."""
-        found = [number for number, type in _ONNX_TYPES.items() if self._value.dtype == type]
-        return found[0] if found else 0
+        return DType.from_numpy(self._value.dtype).onnx_number
 
     def tensor_size_in_bytes(self) -> int:
         """The array's size."""
@@ -137,13 +149,19 @@ class IOBinding:
         self._outputs: dict[str, AnyArray | None] = {}
         self._results: dict[str, Any] = {}
 
+    @property
+    def _iobinding(self) -> IOBinding:
+        """What onnxruntime's bindings wrap, which programs ask for results."""
+        return self
+
     def bind_cpu_input(self, name: str, array: AnyArray) -> None:
-        """Read an input from an array, as it is at each run."""
-        self._inputs[name] = array
+        """Read an input from an array, as it is at each run. Raises `InputError` as all that binds
+        does, for a name that the model does not have."""
+        self._bind_input(name, array)
 
     def bind_ortvalue_input(self, name: str, value: Any) -> None:
         """Read an input from the array of an OrtValue."""
-        self._inputs[name] = value.numpy()
+        self._bind_input(name, value.numpy())
 
     def bind_input(
         self,
@@ -155,7 +173,7 @@ class IOBinding:
         buffer_ptr: int,
     ) -> None:
         """Read an input from memory of the CPU at an address."""
-        self._inputs[name] = _array_at(buffer_ptr, element_type, shape)
+        self._bind_input(name, _array_at(buffer_ptr, element_type, shape))
 
     def bind_output(
         self,
@@ -170,11 +188,19 @@ class IOBinding:
         array = None
         if buffer_ptr is not None and shape is not None:
             array = _array_at(buffer_ptr, element_type, shape)
-        self._outputs[name] = array
+        self._bind_output(name, array)
 
     def bind_ortvalue_output(self, name: str, value: Any) -> None:
         """Write an output into the array of an OrtValue."""
-        self._outputs[name] = value.numpy()
+        self._bind_output(name, value.numpy())
+
+    def _bind_input(self, name: str, array: object) -> None:
+        refuse_unknown("input", self._session.input_names, (name,))
+        self._inputs[name] = array
+
+    def _bind_output(self, name: str, array: AnyArray | None) -> None:
+        refuse_unknown("output", self._session.output_names, (name,))
+        self._outputs[name] = array
 
     def run(self) -> None:
         """Run the session with what is bound."""
@@ -185,6 +211,10 @@ class IOBinding:
     def get_outputs(self) -> list[OrtValue]:
         """The outputs of the last run, in the order in which they were bound."""
         return [OrtValue(value) for value in self._results.values()]
+
+    def get_outputs_as_ortvaluevector(self) -> list[OrtValue]:
+        """The same, by onnxruntime's name for such a list."""
+        return self.get_outputs()
 
     def copy_outputs_to_cpu(self) -> list[Any]:
         """The outputs of the last run as arrays."""

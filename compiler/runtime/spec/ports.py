@@ -50,10 +50,11 @@ def as_elements(port: Port, given: object) -> AnyArray:
         return given
     array = _as_array(f"{port.kind} {port.name!r}", given)
     if array.dtype != port.dtype:
+        is_input = port.kind == "input"
         raise InputError(
             f"{port.kind} {port.name!r} has elements of type {_dtype_name(array.dtype)}, "
-            f"the model {'takes' if port.kind == 'input' else 'gives'} {port.type.dtype}",
-            hint=f"convert it with .astype(numpy.{port.dtype})" if port.kind == "input" else "",
+            f"the model {'takes' if is_input else 'gives'} {port.type.dtype}",
+            hint=f"convert it with .astype({_numpy_name(port.dtype)})" if is_input else "",
         )
     return array
 
@@ -181,6 +182,11 @@ def _from_dlpack(label: str, given: Any) -> AnyArray:
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(repr(name) for name in names) or "none"
+
+
+def _numpy_name(dtype: np.dtype[Any]) -> str:
+    """What a program calls a type: `numpy.float32`, or `ml_dtypes.bfloat16`."""
+    return f"{dtype.type.__module__}.{dtype}"
 
 
 def _dtype_name(dtype: np.dtype[np.generic]) -> str:

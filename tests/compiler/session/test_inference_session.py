@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import json
+import pickle
 import tempfile
+import time
 import warnings
 from collections.abc import Mapping
 from functools import partial
@@ -228,18 +231,21 @@ def test_options_of_either_kind_say_how_many_threads(sized: Pair, tmp_path: Path
     for options in (SessionOptions(intra_op_num_threads=2), theirs):
         session = InferenceSession(tmp_path / "m.tuned", options)
         assert session.executable.threads == 2 and session.get_session_options() is options
-    unsaid = InferenceSession(tmp_path / "m.tuned", onnxruntime.SessionOptions())
-    assert unsaid.executable.threads == 1
+    for unsaid in (onnxruntime.SessionOptions(), SessionOptions(intra_op_num_threads=-1)):
+        assert InferenceSession(tmp_path / "m.tuned", unsaid).executable.threads == 1
 
 
 def test_options_that_cannot_be_are_errors(sized: Pair) -> None:
-    with pytest.raises(SettingsError, match="it must be 0 or more"):
-        InferenceSession(sized.ours.executable, SessionOptions(intra_op_num_threads=-1))
+    executable = sized.ours.executable
+    with pytest.raises(SettingsError, match="'4': it must be an integer"):
+        InferenceSession(executable, SessionOptions(intra_op_num_threads="4"))
+    with pytest.raises(SettingsError, match=r"type dict.*give a tunefarm\.SessionOptions"):
+        InferenceSession(executable, {"intra_op_num_threads": 4})
+    with pytest.raises(SettingsError, match=r"LoRA.*read_adapter"):
+        RunOptions().add_active_adapter("adapter")
     options = SessionOptions()
-    with pytest.raises(SettingsError, match="'w' cannot be replaced"):
-        options.add_initializer("w", X)
-    with pytest.raises(SettingsError, match="'w' cannot be replaced"):
-        options.add_external_initializers(["w"], [X])
+    with pytest.raises(SettingsError, match="do not make the session"):
+        options.set_load_cancellation_flag(True)
     with pytest.raises(SettingsError, match="register_function"):
         options.register_custom_ops_library("ops.so")
     with pytest.raises(TypeError, match="no thread_count"):
@@ -261,6 +267,12 @@ def test_options_without_meaning_are_logged(
 ) -> None:
     caplog.set_level("DEBUG", "tunefarm.session")
     own = SessionOptions(**options)
+    own.add_provider("CUDAExecutionProvider", {})
+    own.add_provider_for_devices([], {})
+    own.set_provider_selection_policy(None)
+    own.set_provider_selection_policy_delegate(None)
+    own.set_load_cancellation_flag(False)
+    assert not own.has_providers()
     own.add_session_config_entry("session.x", "1")
     assert own.get_session_config_entry("session.x") == "1"
     with pytest.raises(SettingsError, match=r"session\.y"):
@@ -307,6 +319,7 @@ def test_what_sessions_have_and_these_have_not_is_named(sized: Pair) -> None:
                 getattr(sized.ours, name)
     own: Any = sized.ours
     assert (own._providers, own._inputs_meta) == (own.get_providers(), own.get_inputs())
+    assert len(own._sess.run(None, FEED, None)) == 4
     with pytest.raises(AttributeError, match=r"no run_with_ortvaluevector: run takes arrays"):
         sized.ours.run_with_ortvaluevector()  # type: ignore[attr-defined]
     options = onnxruntime.RunOptions()
@@ -438,6 +451,7 @@ def test_sizes_that_the_model_cannot_have_are_errors_of_the_run() -> None:
 def test_options_give_symbols_their_sizes(tmp_path: Path) -> None:
     options = SessionOptions()
     options.add_free_dimension_override_by_name("batch", 2)
+    options.add_free_dimension_override_by_name("of another model", 3)
     session = InferenceSession(_saved(tmp_path), options)
     assert session.get_inputs()[0].shape == [2, 3]
     assert session.executable.signature.is_fixed
@@ -453,6 +467,16 @@ def test_inputs_and_outputs_are_bound(sized: Pair) -> None:
     session.run_with_iobinding(binding, RunOptions())
     np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[0], expected)
     np.testing.assert_array_equal(binding.get_outputs()[0].numpy(), expected)
+    inside: Any = binding._iobinding  # which programs ask, as there
+    np.testing.assert_array_equal(inside.get_outputs_as_ortvaluevector()[0].numpy(), expected)
+    for engine, other_binding in ((session, binding), (theirs, theirs.io_binding())):
+        with pytest.raises(RuntimeError):
+            other_binding.bind_cpu_input("nowhere", X)
+        other_binding.bind_cpu_input("x", X.astype(np.float64))
+        with pytest.raises(RuntimeError):
+            engine.run_with_iobinding(other_binding)
+    with pytest.raises(InputError, match=r"no output 'sums'.*did you mean 'sum'"):
+        binding.bind_output("sums")
 
     place = OrtValue.ortvalue_from_shape_and_type([2, 3], np.float32, "cpu", 0)
     binding.clear_binding_outputs()
@@ -485,6 +509,11 @@ def test_ort_values_tell_what_those_of_onnxruntime_tell(sized: Pair) -> None:
     ours.update_inplace(Y)
     np.testing.assert_array_equal(np.asarray(ours), Y)
     np.testing.assert_array_equal(np.from_dlpack(cast(Any, ours)), Y)
+    for wrong in (Y[:1], Y.astype(np.float64)):
+        with pytest.raises(InputError, match=r"float32\[2, 3\], and cannot become float"):
+            ours.update_inplace(wrong)
+    with pytest.raises(InputError, match="not of a list"):
+        OrtValue.ortvalue_from_numpy([1.0])  # type: ignore[arg-type]
     shared = Y.copy()
     assert OrtValue.from_dlpack(shared).data_ptr() == shared.ctypes.data
     assert ours.data_ptr() == ours.numpy().ctypes.data
@@ -495,6 +524,37 @@ def test_ort_values_tell_what_those_of_onnxruntime_tell(sized: Pair) -> None:
         by_size = InferenceSession(arithmetic().SerializeToString())
     for session in (sized.ours, by_size):
         np.testing.assert_array_equal(session.run(["sum"], values)[0], X + Y)
+
+
+@pytest.mark.parametrize("number", [TensorProto.BFLOAT16, TensorProto.FLOAT8E4M3FN])
+def test_ort_values_have_types_that_numpy_has_not(number: int) -> None:
+    bits = np.zeros(4, np.uint16 if number == TensorProto.BFLOAT16 else np.uint8)
+    makers: Any = (OrtValue, onnxruntime.OrtValue)
+    for make in (
+        lambda maker: maker.ortvalue_from_shape_and_type([4], number),
+        lambda maker: maker.ortvalue_from_numpy_with_onnx_type(bits, number),
+    ):
+        ours, theirs = map(make, makers)
+        for name in ("shape", "data_type", "element_type", "tensor_size_in_bytes"):
+            assert getattr(ours, name)() == getattr(theirs, name)()
+
+
+def test_errors_name_types_that_numpy_has_not_by_their_package() -> None:
+    made = model_of(
+        [node("Cast", "x", to=TensorProto.FLOAT)],
+        [FLOATS("x", elem_type=TensorProto.BFLOAT16)],
+        [FLOATS("y")],
+    )
+    with pytest.warns(UntunedWarning):
+        session = InferenceSession(made.SerializeToString())
+    with pytest.raises(InputError, match=r"astype\(ml_dtypes\.bfloat16\)"):
+        session.run(None, {"x": X})
+
+
+def test_sessions_are_neither_pickled_nor_copied(sized: Pair) -> None:
+    for act in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="make one in each process"):
+            act(sized.ours)
 
 
 def test_runs_are_asynchronous(sized: Pair) -> None:
@@ -519,9 +579,8 @@ def test_the_names_that_programs_import_are_there() -> None:
         theirs = getattr(onnxruntime, name).__members__
         ours = getattr(tunefarm, name).__members__
         assert set(theirs) >= set(ours)
-        assert {key: int(value) for key, value in ours.items()} == {
-            key: int(theirs[key].value) for key in ours
-        }
+        for key, value in ours.items():
+            assert (int(value), str(value)) == (int(theirs[key].value), str(theirs[key]))
     assert str(tunefarm.compiler.VERSION) in tunefarm.get_build_info()
     tunefarm.disable_telemetry_events()
     tunefarm.enable_telemetry_events()
@@ -530,7 +589,7 @@ def test_the_names_that_programs_import_are_there() -> None:
     tunefarm.set_default_logger_severity(3)
     tunefarm.set_default_logger_severity(2)
     tunefarm.set_default_logger_verbosity(0)
-    with pytest.raises(SettingsError, match="severity 9"):
+    with pytest.raises(SettingsError, match="severity 9"):  # a RuntimeError, as there
         tunefarm.set_default_logger_severity(9)
 
 
@@ -626,9 +685,11 @@ def test_an_optimized_model_is_the_model_and_a_profile_a_trace(
     np.testing.assert_allclose(session.run(None, {"x": X})[0], expected, rtol=1e-6)
 
     assert session.end_profiling() == ""  # nobody asked for it
+    assert session.get_profiling_start_time_ns() == 0
     for given in ("m.onnx", arithmetic().SerializeToString()):
         profiled = InferenceSession(given, SessionOptions(enable_profiling=True))
         assert profiled.end_profiling() == ""  # nothing was run
+        assert 0 < profiled.get_profiling_start_time_ns() <= time.perf_counter_ns()
         profiled.run(None, FEED if isinstance(given, bytes) else {"x": X.tolist()})
         events = json.loads(Path(profiled.end_profiling()).read_text())
         whole, *steps = events
