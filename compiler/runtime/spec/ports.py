@@ -169,15 +169,15 @@ def _from_dlpack(label: str, given: Any) -> AnyArray:
     """An array over a tensor's memory, which it keeps alive."""
     try:
         device, number = map(int, given.__dlpack_device__())
-        if device not in _READABLE_DEVICES:
-            name = _OTHER_DEVICES.get(device, f"type {device}")
-            raise InputError(
-                f"{label} is on the device {name}:{number}, the model runs on the CPU",
-                hint="copy it to the CPU first",
-            )
-        return np.from_dlpack(given)
+        if device in _READABLE_DEVICES:
+            return np.from_dlpack(given)
     except (AttributeError, BufferError, RuntimeError, TypeError, ValueError) as error:
         raise InputError(f"{label} cannot be read through DLPack: {error}") from error
+    name = _OTHER_DEVICES.get(device, f"type {device}")
+    raise InputError(
+        f"{label} is on the device {name}:{number}, the model runs on the CPU",
+        hint="copy it to the CPU first",
+    )
 
 
 def _listed(names: Iterable[str]) -> str:

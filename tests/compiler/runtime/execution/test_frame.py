@@ -141,7 +141,7 @@ def test_tensors_that_are_not_contiguous_are_copied(model: Executable) -> None:
 @pytest.mark.parametrize(
     ("tensor", "message"),
     [
-        (Tensor(ramp(), CUDA), "input 'x' is on the device cuda:0, the model runs on the CPU"),
+        (Tensor(ramp(), CUDA), "^input 'x' is on the device cuda:0, the model runs on the CPU"),
         (Tensor(ramp(), UNHEARD_OF), "device type 99:0"),
         (RefusingTensor(ramp()), "cannot be read through DLPack: this tensor wants its gradient"),
         (Tensor(ramp().astype(np.float64)), "type f64, the model takes f32"),
@@ -207,7 +207,7 @@ def read_only() -> Vector:
         ({"y": OldTensor(np.zeros(COUNT, np.float32))}, "'y' is read-only"),
         ({"y": np.zeros(4 * COUNT + 1, np.uint8)[1:].view(np.float32)}, "multiple of its elements"),
         ({"y": [np.float32(0)] * COUNT}, "'y' is no array"),
-        ({"y": Tensor(np.zeros(COUNT, np.float32), CUDA)}, "output 'y' is on the device cuda:0"),
+        ({"y": Tensor(np.zeros(COUNT, np.float32), CUDA)}, "^output 'y' is on the device cuda:0"),
         ([np.zeros(COUNT, np.float32)], "outputs are given by name, as a dict, not as list"),
         (np.zeros(COUNT, np.float32), "outputs are given by name, as a dict, not as ndarray"),
     ],
