@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from tunefarm.compiler.runtime.execution.executable import Executable
 
 _MICROSECONDS = 1e6
+TIME_SLICE = 0.004
+"""Seconds for which Linux lets a thread run, about, before another one has its core."""
 COPY = "copy"  # the name of steps that copy memory, and of the row that sums them up
 
 
@@ -235,12 +237,17 @@ def step_seconds(
 ) -> npt.NDArray[np.float64]:
     """What each step takes, from its seconds in each round and those that each round has waited.
 
-    Together they are a run: the median of the rounds without their waits. Each has its median's
-    part of that.
+    Together they are a run: the median of the rounds without their waits. Where their medians are
+    more, steps have waited in all rounds; those shorter than a time slice have some round in which
+    they did not, so the others share what is too much, by their time beyond one. Without such steps
+    each has its median's part of the run.
     """
     run = max(0.0, float(np.median(rounds.sum(axis=1) - np.asarray(waits))))
     steps: npt.NDArray[np.float64] = np.median(without_waits(rounds, waits), axis=0)
     total = steps.sum()
+    surplus, beyond = total - run, np.maximum(0.0, steps - TIME_SLICE)
+    if 0.0 < surplus < beyond.sum():
+        return steps - beyond * (surplus / beyond.sum())
     return steps * (run / total) if total > 0 else steps
 
 

@@ -107,6 +107,14 @@ def test_a_step_that_waits_in_most_rounds_is_not_taken_for_slow() -> None:
     np.testing.assert_array_equal(rounds[0], [8.0, 3.0])
 
 
+def test_a_step_that_waits_in_all_rounds_makes_no_short_one_faster() -> None:
+    rounds = np.array([[0.001, 0.9, 0.5], [0.001, 1.0, 0.5], [0.001, 1.1, 0.5]])
+    seconds = step_seconds(rounds, [0.6, 0.7, 0.8])
+    assert seconds[0] == 0.001
+    assert seconds.sum() == pytest.approx(0.801)
+    assert 0.4 < seconds[1] < 0.6
+
+
 def test_a_wait_is_taken_from_several_steps_and_no_more_than_there_is() -> None:
     rounds = np.array([[5.0, 4.0], [1.0, 3.0]])
     np.testing.assert_allclose(without_waits(rounds, [4.5, 0.0])[0], [1.0, 3.5])
