@@ -5,7 +5,9 @@
 A value lies at its bounds: an image of 320 columns in a build for up to 960 would use every third
 part of each row only, and what streams it would jump from page to page. Planes of a dynamic height
 stay where they are, so that views and joins of whole planes are what they were; of a fixed height
-all rows of a value follow each other, whatever axes a kernel has for them.
+all rows of a value follow each other, whatever axes a kernel has for them. So they do where their
+columns are longer than vectors, as the features of a token are: a batch of one, in a build for up
+to eight, would lie eight sentences apart, in an eighth of the sets of the caches.
 
     fill = select(i3 < w, select(i2 < h, x[i0, i1, i2, i3], 0), 0)
       ->   x lies dense at run time: image i0 begins at i0 * 3 * h * w, and row i2 at i2 * w
@@ -76,14 +78,14 @@ def pitch_rows(program: KernelProgram, target: Target) -> KernelProgram:
     ends = _ends(program, memories, target.product_tiles is not None)
     margins: dict[tuple[int, int], int] = {}  # by what rows with the same pitch share
     for end, _ in ends.values():
-        if end.stride > 1:
+        if 1 < end.stride <= VECTOR:
             key = end.extent, end.number
             margins[key] = max(margins.get(key, 0), end.offset)
     pitches = {}
     for memory, (end, rows) in ends.items():
-        margin, multiple = max(end.offset, 0), VECTOR
-        if end.stride > 1:
-            margin, multiple = margins[end.extent, end.number] + BEHIND, 1
+        margin, multiple = max(end.offset, 0), VECTOR if end.stride == 1 else 1
+        if 1 < end.stride <= VECTOR:
+            margin = margins[end.extent, end.number] + BEHIND
         if margin + multiple - 1 < end.extent:
             pitch = RowPitch(end.stride, end.extent, rows, SIZES, end.number, margin, multiple)
             pitches[memory] = pitch
@@ -192,12 +194,15 @@ def _end_of_columns(call: KernelCall) -> tuple[ValidExtent, int] | None:
     limits = [limit for limit in call.kernel.limits if limit.sizes == sizes]
     least = min((limit.stride for limit in limits), default=0)
     found = [limit for limit in limits if limit.stride == least]
-    if not found or least > VECTOR or len({limit.extent for limit in found}) > 1:
+    if not found or len({limit.extent for limit in found}) > 1:
         return None
     row, total = least * found[0].extent, math.prod(shape)
     outer = {limit.extent for limit in limits if limit.stride == row}
-    rows = min(outer, default=total // row)
-    planes = math.prod(shape[:2]) if len(shape) >= LEAST_AXES else total  # images, channels
+    rows, planes = min(outer, default=total // row), total
+    if least > VECTOR:
+        planes = 1
+    elif len(shape) >= LEAST_AXES:
+        planes = math.prod(shape[:2])  # images, channels
     if len(outer) > 1 or rows == 1 or (outer and row * rows * planes > total):
         return None
     # The value's own size comes first: fills begin there, and tiles end there.

@@ -23,6 +23,7 @@ from tunefarm.compiler.kernels.kernel_sizes import as_logical, as_stored
 from tunefarm.compiler.kernels.merge_axes import merge_axes
 from tunefarm.compiler.kernels.serialize import kernel_from_json, kernel_to_json
 from tunefarm.compiler.pipeline import kernels_of
+from tunefarm.compiler.plan.sizes.pitches import VECTOR
 from tunefarm.compiler.target import Target
 
 SIDE = 40
@@ -303,3 +304,66 @@ def test_what_is_stored_is_what_was_there(
             np.testing.assert_array_equal(flat[:, at : at + column], array[:, row, place])
     there = as_logical(stored, pitch, sizes)[:, :, :columns]
     np.testing.assert_array_equal(there, array[:, :, :columns])
+
+
+def sequences() -> onnx.ModelProto:
+    """Steps of a batch, with features longer than a vector: products, norms, moves, a recurrence."""
+    rng, node = np.random.default_rng(4), helper.make_node
+
+    def constant(name: str, *shape: int) -> TensorProto:
+        return numpy_helper.from_array((rng.standard_normal(shape) / 5).astype(np.float32), name)
+
+    nodes = [
+        node("MatMul", ["x", "wide"], ["a"]),
+        node("Tanh", ["a"], ["b"]),
+        node("LSTM", ["b", "w", "r"], ["c"], hidden_size=24, direction="bidirectional"),
+        node("Transpose", ["c"], ["d"], perm=[0, 2, 1, 3]),
+        node("Reshape", ["d", "flat"], ["e"]),
+        node("LayerNormalization", ["e", "scale"], ["f"], axis=-1),
+        node("MatMul", ["f", "narrow"], ["g"]),
+        node("Softmax", ["g"], ["h"], axis=1),
+        node("Concat", ["h", "x"], ["y"], axis=2),
+        node("ReduceMax", ["b"], ["z"], axes=[0], keepdims=0),
+    ]
+    values = {"x": ["n", "b", 40], "y": ["n", "b", 80], "z": ["b", 48]}
+    ports = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, s) for name, s in values.items()
+    ]
+    constants = [
+        *(constant("wide", 40, 48), constant("w", 2, 96, 48), constant("r", 2, 96, 24)),
+        *(constant("scale", 48), constant("narrow", 48, 40)),
+        numpy_helper.from_array(np.array([0, 0, 48], np.int64), "flat"),
+    ]
+    graph = helper.make_graph(nodes, "sequences", ports[:1], ports[1:], constants)
+    opset = [helper.make_opsetid("", 17)]
+    return helper.make_model(graph, opset_imports=opset, ir_version=8)
+
+
+STEPS = {"n": ("1..20",), "b": ("1..8",)}
+
+
+def test_a_batch_of_sequences_lies_as_close_as_there_are_sequences() -> None:
+    program = kernels_of(import_model_proto(sequences(), STEPS), target_named("x86-64-v3"))
+    pitches = [
+        call.kernel.pitch
+        for call in program.calls
+        if isinstance(call, KernelCall) and call.kernel.pitch is not None
+    ]
+    found = [pitch for pitch in pitches if pitch.column > VECTOR and pitch.extent == 8]
+    assert len(found) >= 2
+    for pitch in found:
+        for batch in (1, 3, 8):
+            sizes = {pitch.sizes: np.array([batch] * (pitch.number + 1))}
+            assert pitch.columns(sizes) == batch
+
+
+def test_outputs_of_sequences_are_right_at_all_sizes() -> None:
+    model, rng = sequences(), np.random.default_rng(5)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for threads in (1, 2):
+        built = compiler.build(import_model_proto(model, STEPS), threads=threads)
+        for n, b in [(1, 1), (1, 8), (3, 2), (5, 7), (6, 3), (7, 1), (19, 5), (20, 8)]:
+            x = rng.standard_normal((n, b, 40)).astype(np.float32)
+            found, expected = built.run({"x": x}), session.run(["y", "z"], {"x": x})
+            for name, values in zip(("y", "z"), expected, strict=True):
+                np.testing.assert_allclose(found[name], values, rtol=1e-4, atol=1e-5)
