@@ -51,7 +51,7 @@ def status_line(tasks: Sequence[TaskStatus], elapsed: float, left: float | None)
     parts += _latencies(tasks)
     parts.append(f"{format_duration(elapsed)} elapsed")
     if left is not None:
-        parts.append(f"at most {format_duration(left)} left")
+        parts.append(f"at most {format_duration(left)} left to search")
     return ", ".join(parts)
 
 

@@ -139,7 +139,7 @@ def test_json_says_what_another_placement_does() -> None:
 def test_the_status_line_counts_trials_and_time() -> None:
     line = status_line([FAST, SLOW], 61.0, 30.0)
     assert line.startswith("29 trials (2 failed, 1 discarded as too noisy), ")
-    assert line.endswith(", 1:01 elapsed, at most 0:30 left")
+    assert line.endswith(", 1:01 elapsed, at most 0:30 left to search")
 
 
 def test_the_status_line_tells_what_is_expected_and_nothing_that_is_claimed() -> None:
