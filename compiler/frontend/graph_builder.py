@@ -245,6 +245,15 @@ class GraphBuilder(SizeValues):
         self._constants[value.name] = value.array
         self._types[value.name] = value.type
 
+    def is_cast_from(self, dtype: DType, value: Value) -> bool:
+        """Whether a value was cast from one of the type."""
+        node = next((node for node in reversed(self._nodes) if node.output == value.name), None)
+        return (
+            node is not None
+            and node.operator == "cast"
+            and self._types[node.inputs[0]].dtype is dtype
+        )
+
     def added(self, before: Value, after: Value) -> int | None:
         """The constant integer that a node adds to a value to make another one; None if none
         does."""

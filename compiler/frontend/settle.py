@@ -36,14 +36,24 @@ def require(
 
 
 def require_rows(
-    node: OnnxNode, graph: GraphBuilder, position: int, count: Numbers, meaning: str, low: int = 1
+    node: OnnxNode,
+    graph: GraphBuilder,
+    position: int,
+    count: Numbers,
+    meaning: str,
+    low: int = 1,
+    most: int | None = None,
 ) -> int:
-    """The most elements of an axis that only the data limits, which a run checks."""
-    most = graph.allowance.limits.loop_rows
-    right = (count >= low) & (count.like(most) >= count)
-    reason = f"{meaning} must give {low} to {most} elements (limits.loop_rows)"
+    """The most elements of an axis that only the data limits, which a run checks.
+
+    They are `limits.loop_rows` where nothing says how many.
+    """
+    setting = " (limits.loop_rows)" if most is None else ""
+    high = graph.allowance.limits.loop_rows if most is None else most
+    right = (count >= low) & (count.like(high) >= count)
+    reason = f"{meaning} must give {low} to {high} elements{setting}"
     require(node, graph, position, right, reason)
-    return most
+    return high
 
 
 def expect_constant(
@@ -122,21 +132,24 @@ def bounded(
     there: Sequence[Dimension] = (),
     low: int = 1,
     kept: Mapping[int, Dimension] | None = None,
+    most: Sequence[int] | None = None,
 ) -> OnnxNode:
     """The node with sizes for a list that no shape declares.
 
-    What is computed is `low` to `limits.loop_rows`, or what is `there` and not 1, or 1 in its
-    place, or what it is `kept` at by its position; runs check all. Raises ComputedShapeError where
-    lists have no bounds.
+    What is computed is `low` to `most`, by default `limits.loop_rows`, or what is `there` and not
+    1, or 1 in its place, or what it is `kept` at by its position; runs check all. Raises
+    ComputedShapeError where lists have no bounds.
     """
     value = node.input(position)
     elements = _elements(value, graph)
-    if not graph.bounds_lists and None in elements:
+    if most is None and not graph.bounds_lists and None in elements:
         raise node.not_settled(position, meaning)
     given, sizes = vector(value, graph), object_array([0] * len(elements))
     for number, size in enumerate(elements):
         count, what = given.part(number, 1), f"element {number} of {meaning}"
-        if size is not None:
+        if isinstance(size, Between):
+            sizes[number] = counted_size(node, graph, count.value, size.high, size.low)
+        elif size is not None:
             sizes[number] = size
         elif kept and number in kept:
             sizes[number] = kept[number]
@@ -147,17 +160,18 @@ def bounded(
             right = count.equals(1) | count.equals(Numbers(graph.size(there[number]), graph))
             require(node, graph, position, right, f"{what} must be {there[number]}")
         else:
-            most = require_rows(node, graph, position, count, what, low)
-            within = count.at_least(low).at_most(most)  # in branches that are not taken, too
-            sizes[number] = counted_size(node, graph, within.value, most, low)
+            limit = None if most is None else most[number]
+            high = require_rows(node, graph, position, count, what, low, limit)
+            within = count.at_least(low).at_most(high)  # in branches that are not taken, too
+            sizes[number] = counted_size(node, graph, within.value, high, low)
     return node.with_constants({position: graph.integers_of(sizes.reshape(value.shape))})
 
 
-def _elements(value: Value, graph: GraphBuilder) -> list[Dimension | None]:
-    """The elements of a list, None for what is neither constant nor a size."""
+def _elements(value: Value, graph: GraphBuilder) -> list[Dimension | Between | None]:
+    """The elements of a list, None for what is neither constant nor a size nor has bounds."""
     contents, parts = contents_of(value, graph), graph.joined(value)
     if contents is not None:
-        return [None if isinstance(one, Between) else one for one in contents.reshape(-1).tolist()]
+        return list(contents.reshape(-1).tolist())
     if not parts:
         return [None] * value.type.size
     return [one for part in parts for one in _elements(part, graph)]

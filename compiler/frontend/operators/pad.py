@@ -13,7 +13,7 @@ from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.numbers import Numbers, integers, vector
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.moves import in_one_piece, pad_axis, taken
-from tunefarm.compiler.frontend.settle import declared, expect_constant, require, sized
+from tunefarm.compiler.frontend.settle import bounded, declared, expect_constant, require, sized
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.sizes import (
     Dimension,
@@ -45,12 +45,7 @@ def pad(node: OnnxNode, graph: GraphBuilder) -> Value:
     data = node.input(0)
     if node.input(1).sizes is not None:
         return _sized_pad(node, data, graph)
-    given = node.constant_integers(1, "the list of pads")
-    axes: tuple[int, ...] = tuple(range(data.rank))
-    if node.optional(3) is not None:
-        listed = node.constant_integers(3, "the list of axes")
-        node.axes(listed, data.rank)
-        axes = tuple(node.axis(axis, data.rank) for axis in listed)
+    given, axes = node.constant_integers(1, "the list of pads"), _pad_axes(node, data)
     if len(given) != 2 * len(axes):
         raise node.bad_shape(f"{len(given)} pads do not fit {len(axes)} axes")
     pads = [0] * (2 * data.rank)
@@ -60,13 +55,19 @@ def pad(node: OnnxNode, graph: GraphBuilder) -> Value:
     return _pad(node, data, tuple(pads), node.optional(2), graph)
 
 
+def _pad_axes(node: OnnxNode, data: Value) -> tuple[int, ...]:
+    """The axes that the pads are for: all where none are listed."""
+    if node.optional(3) is None:
+        return tuple(range(data.rank))
+    listed = node.constant_integers(3, "the list of axes")
+    node.axes(listed, data.rank)
+    return tuple(node.axis(axis, data.rank) for axis in listed)
+
+
 def _sized_pad(node: OnnxNode, data: Value, graph: GraphBuilder) -> Value:
     """Pads of which some are dynamic."""
     mode = node.choice("mode", "constant", _MODES)
-    pads, axes = node.sizes(1, "the list of pads"), tuple(range(data.rank))
-    if node.optional(3) is not None:
-        listed = node.constant_integers(3, "the list of axes")
-        axes = tuple(node.axis(axis, data.rank) for axis in listed)
+    pads, axes = node.sizes(1, "the list of pads"), _pad_axes(node, data)
     if len(pads) != 2 * len(axes):
         raise node.bad_shape(f"{len(pads)} pads do not fit {len(axes)} axes")
     fill = node.optional(2)
@@ -335,12 +336,19 @@ def _read(data: Value, axis: int, places: Numbers, extent: int, graph: GraphBuil
     return graph.emit("gather", data, inside.value, axis=axis)
 
 
-@dynamic_operand("Pad", at=(1, 3))
-def computed_pad(node: OnnxNode, graph: GraphBuilder) -> Value:
-    """Pads that give the declared shape."""
+@dynamic_operand("Pad", at=(1, 3), padded=True)
+def computed_pad(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
+    """Pads that give the declared shape, or none below 0 where it has dynamic sizes."""
     data = node.input(0)
     at = next(position for position in (1, 3) if node.is_computed(position))
     meaning = "the list of pads" if at == 1 else "the list of axes"
+    is_sized = data.padded is not None
+    if at == 1 and (is_sized or node.declared_shape() is None):
+        listed, sizes = _pad_axes(node, data), node.declared_sizes()
+        most = None if sizes is None else [bounds_of(sizes[axis])[1] for axis in listed] * 2
+        return bounded(node, graph, 1, meaning, low=0, most=most)
+    if is_sized:
+        raise node.not_settled(at, meaning)
     wanted, given = declared(node, at, meaning), vector(node.input(1), graph)
     mode = node.choice("mode", "constant", ("constant", "reflect", "edge", "wrap"))
     count = given.shape[0] // 2

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 
+import numpy as np
+
 from tunefarm.compiler.frontend.converter import converter, dynamic_operand
 from tunefarm.compiler.frontend.data_sizes import all_there
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
@@ -13,6 +15,7 @@ from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.moves import as_whole
 from tunefarm.compiler.frontend.padded_values import PaddedForm, padded_form
 from tunefarm.compiler.frontend.settle import chosen, listed_shapes
+from tunefarm.compiler.frontend.size_tables import Between
 from tunefarm.compiler.operators.use import Attributes
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.padded_shape import is_unpadded, size_of, true_shape
@@ -199,7 +202,11 @@ def _reduced(
 ) -> Value:
     if not axes:
         return value
-    return graph.emit(operator, value, axes=axes, keepdims=bool(node.integer("keepdims", 1)))
+    result = graph.emit(operator, value, axes=axes, keepdims=bool(node.integer("keepdims", 1)))
+    if operator == "reduce_sum" and result.type.size == 1 and graph.is_cast_from(DType.BOOL, value):
+        most = Between(0, value.type.size)  # as many as are true, for lists of sizes
+        graph.record_sizes(result, np.full(result.shape, most, object))
+    return result
 
 
 def _register(

@@ -364,6 +364,34 @@ def test_list_of_which_nothing_is_declared_has_a_bound(operator: str, dynamic: b
         executable.run({**inputs, "count": np.array([1025], np.int32)})
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("integer", ["INT64", "INT32"])
+def test_number_of_true_elements_bounds_a_list(integer: str, dynamic: bool) -> None:
+    """As torch writes `x[mask] = value`: one value for each, however many the mask has."""
+    inputs: dict[str, Array] = {"x": random(40, 50), "mask": np.ones((40, 50), np.bool_)}
+    nodes = [
+        node("Constant", "", "all", value_ints=[-1]),
+        node("Constant", "", "value", value_float=-1.0),
+        node("NonZero", "mask", "places"),
+        node("Transpose", "places", "rows", perm=[1, 0]),
+        node("Reshape", "mask all", "flags"),
+        helper.make_node("Cast", ["flags"], ["ones"], to=getattr(TensorProto, integer)),
+        node("ReduceSum", "ones", "number", keepdims=1),
+        helper.make_node("Cast", ["number"], ["list"], to=TensorProto.INT64),
+        node("Expand", "value list", "values"),
+        node("ScatterND", "x rows values"),
+    ]
+    proto = model(nodes, inputs, {"y": ["n" if dynamic else 40, 50]})
+    if dynamic:
+        for port in proto.graph.input:
+            port.type.tensor_type.shape.dim[0].dim_param = "n"
+    executable = compiler.build(import_model_proto(proto, {"n": "1..40"} if dynamic else {}))
+    for rows in (40, 3 if dynamic else 40):
+        x = random(rows, 50)
+        for mask in (x > 0, x < 9, x > 9):
+            assert_agrees(executable.run, proto, {"x": x, "mask": mask})
+
+
 def test_expand_keeps_what_is_there_whether_its_list_says_so_or_1() -> None:
     inputs = {"x": random(3, 1), "shape": integers(3, 4)}
     nodes = [node("Expand", "x shape", "wide"), node("ReduceMax", "wide", keepdims=0)]
@@ -408,6 +436,25 @@ def test_a_list_whose_bounds_are_too_large_is_refused_for_what_is_not_declared()
         import_model_proto(model(nodes, inputs, {"y": None}), limits=Limits(bytes=2**30))
     assert "--input NAME=" in raised.value.hint
     assert "declare the shape" in raised.value.hint
+
+
+@pytest.mark.parametrize("bounds", ["named", "limits"])
+@pytest.mark.parametrize("mode", ["constant", "reflect", "edge"])
+def test_pads_that_are_inputs_give_a_result_of_dynamic_shape(mode: str, bounds: str) -> None:
+    """Of dynamic data, too; without bounds of the result as many as loops collect."""
+    inputs = {"x": random(4, 5), "pads": integers(1, 0, 2, 3)}
+    nodes = [node("Pad", "x pads", "large", mode=mode), node("Neg", "large")]
+    proto = model(nodes, inputs, {"y": ["u", "v"] if bounds == "named" else None})
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    shapes = {"n": "4..6"} | ({"u": "4..12", "v": "5..9"} if bounds == "named" else {})
+    executable = compiler.build(import_model_proto(proto, shapes))
+    for rows, pads in ((4, (1, 0, 2, 3)), (6, (0, 3, 3, 0)), (5, (0, 0, 0, 0))):
+        given = {"x": random(rows, 5), "pads": integers(*pads)}
+        assert_agrees(executable.run, proto, given)
+    most = 12 if bounds == "named" else 1024
+    for pads in ((most + 1, 0, 0, 0), (0, 0, -1, 0)):
+        with pytest.raises(InputError, match=f"of the list of pads must give 0 to {most} elements"):
+            executable.run({**inputs, "pads": integers(*pads)})
 
 
 def test_squeeze_of_a_size_that_only_the_run_says() -> None:
