@@ -10,12 +10,19 @@ from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from numpy.lib.array_utils import byte_bounds
 
-from tunefarm.compiler.errors import InputError
+from tunefarm.compiler.errors import InputError, SettingsError
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.tensor_type import TensorType
+
+try:
+    from numpy.lib.array_utils import byte_bounds
+except ModuleNotFoundError as error:  # of NumPy 1; all that runs models comes here first
+    raise SettingsError(
+        f"tunefarm needs NumPy 2.4 or later, and {np.__version__} is installed",
+        hint="pip install --upgrade numpy",
+    ) from error
 
 AnyArray: TypeAlias = npt.NDArray[Any]
 
