@@ -89,10 +89,12 @@ def prepare(
 
 def _is_newest(name: str, revision: str | None, migrations: Path) -> bool:
     """Whether there is nothing to migrate. Raises DatabaseError for a newer schema."""
+    if revision is None:
+        return False
     if migrations == MIGRATIONS and revision == schema.REVISION:
         return True
     known = known_revisions(migrations)
-    if revision is not None and revision not in known:
+    if revision not in known:
         raise DatabaseError(
             f"{name} has schema {revision}, newer than this version's {known[0]}",
             hint="upgrade tunefarm",

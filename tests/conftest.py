@@ -152,7 +152,7 @@ def pytest_collection_finish() -> None:
     """Leave the thousands of tests, and what they imported, out of every garbage collection."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
+    gc.set_threshold(100_000, 20, 20)
 
 
 def _is_left(case: str) -> bool:

@@ -58,8 +58,7 @@ from tunefarm.compiler.loops.known_padding import (
     IndexForms,
     Known,
     Padding,
-    candidates,
-    folded,
+    SizedValue,
     nodes,
     padding_of,
 )
@@ -194,10 +193,11 @@ class DemandAnalysis:
         value, ranges, known = statement.value, place.ranges, self._known(place)
         neutral = neutral_element(statement.combiner, value.dtype)
         own = {item.key for item in _outermost(value, neutral, ranges)}
+        sized = SizedValue(value, ranges, known)
         found = strongest(
             condition
-            for condition in candidates(value, ranges, known)
-            if condition.key not in own and folded(value, condition, ranges, known) == neutral
+            for condition in sized.candidates()
+            if condition.key not in own and sized.beyond(condition) == neutral
         )
         if not found:
             return statement
@@ -374,13 +374,12 @@ class DemandAnalysis:
         ranges, known = {**ranges, **inside}, {rows.buffer: self._of_all.get(own, ())}
         if not axes_of(rows) <= ranges.keys():
             return []
-        zero = const(0, rows.dtype)
-        conditions = [
-            condition
-            for condition in candidates(rows, ranges, known)
-            if folded(rows, condition, ranges, known) == zero
+        zero, sized = const(0, rows.dtype), SizedValue(rows, ranges, known)
+        return [
+            condition.weakest(inside)
+            for condition in sized.candidates()
+            if sized.beyond(condition) == zero
         ]
-        return [condition.weakest(inside) for condition in conditions]
 
     def _output_conditions(self, place: Place) -> list[Condition]:
         if self.nest.output.name in self._unknown:

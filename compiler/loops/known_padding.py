@@ -51,8 +51,9 @@ def padding_of(store: Store, ranges: Ranges, known: Known) -> list[Padding]:
     """What a store leaves beyond sizes."""
     found = []
     forms = IndexForms(store.indices, ranges)
-    for condition in candidates(store.value, ranges, known):
-        value = folded(store.value, condition, ranges, known)
+    stored = SizedValue(store.value, ranges, known)
+    for condition in stored.candidates():
+        value = stored.beyond(condition)
         if value is None:
             continue
         for dimension, factor, outer in forms.along(condition):
@@ -155,59 +156,76 @@ def _times_divisor(form: Affine, ranges: Ranges) -> tuple[int, Affine]:
     return divisor, total
 
 
-def candidates(value: Expr, ranges: Ranges, known: Known) -> list[Condition]:
-    """Conditions that may decide what a value is: of selects, and of padding that it reads."""
-    found: dict[Condition, None] = {}
-    for node in nodes(value):
-        if isinstance(node, Select):
-            found |= dict.fromkeys(size_conditions(node.condition, ranges))
-        elif isinstance(node, Load):
-            conditions = (item.condition(node, ranges) for item in known.get(node.buffer, ()))
-            found |= {condition: None for condition in conditions if condition is not None}
-    return list(found)
+class SizedValue:
+    """An expression where it stands, and what it is worth beyond sizes; each of its nodes is asked
+    once for the conditions that it is under."""
 
+    def __init__(self, value: Expr, ranges: Ranges, known: Known) -> None:
+        self._value, self._ranges, self._known = value, ranges, known
+        self._selects: dict[int, list[Condition]] = {}
+        self._padding: dict[int, list[tuple[Condition, Const]]] = {}
 
-def folded(value: Expr, beyond: Condition, ranges: Ranges, known: Known) -> Const | None:
-    """The literal that an expression is worth where the condition does not hold; None if unknown.
+    def candidates(self) -> list[Condition]:
+        """Conditions that may decide what it is: of selects, and of padding that it reads."""
+        found: dict[Condition, None] = {}
+        for node in nodes(self._value):
+            if isinstance(node, Select):
+                found |= dict.fromkeys(self._selected(node))
+            elif isinstance(node, Load):
+                found |= dict.fromkeys(condition for condition, _ in self._padded(node))
+        return list(found)
 
-    A difference to -inf is -inf: where it is NaN, all of the row is.
-    """
-    memo: dict[int, Const | None] = {}
+    def beyond(self, condition: Condition) -> Const | None:
+        """The literal that it is worth where the condition does not hold; None if unknown.
 
-    def fold(node: Expr) -> Const | None:
+        A difference to -inf is -inf: where it is NaN, all of the row is.
+        """
+        return self._folded(self._value, condition, {})
+
+    def _selected(self, node: Select) -> list[Condition]:
+        """The conditions that a select asks for."""
+        if id(node) not in self._selects:
+            self._selects[id(node)] = size_conditions(node.condition, self._ranges)
+        return self._selects[id(node)]
+
+    def _padded(self, node: Load) -> list[tuple[Condition, Const]]:
+        """The conditions beyond which a load gives a value."""
+        if id(node) not in self._padding:
+            paddings = self._known.get(node.buffer, ())
+            found = [(item.condition(node, self._ranges), item.value) for item in paddings]
+            self._padding[id(node)] = [(own, value) for own, value in found if own is not None]
+        return self._padding[id(node)]
+
+    def _folded(self, node: Expr, beyond: Condition, memo: dict[int, Const | None]) -> Const | None:
         if id(node) not in memo:
-            memo[id(node)] = visit(node)
+            memo[id(node)] = self._fold(node, beyond, memo)
         return memo[id(node)]
 
-    def visit(node: Expr) -> Const | None:
+    def _fold(self, node: Expr, beyond: Condition, memo: dict[int, Const | None]) -> Const | None:
         match node:
             case Const():
                 return node
-            case Load(buffer=buffer):
-                for padding in known.get(buffer, ()):
-                    own = padding.condition(node, ranges)
-                    if own is not None and own.implies(beyond):
-                        return padding.value
-                return None
-            case Select(condition=condition, then=then, otherwise=otherwise):
-                if any(own.implies(beyond) for own in size_conditions(condition, ranges)):
-                    return fold(otherwise)
-                first, second = fold(then), fold(otherwise)
-                return first if first == second else None
+            case Load():
+                padded = self._padded(node)
+                return next((value for own, value in padded if own.implies(beyond)), None)
+            case Select(then=then, otherwise=otherwise):
+                if any(own.implies(beyond) for own in self._selected(node)):
+                    return self._folded(otherwise, beyond, memo)
+                first = self._folded(then, beyond, memo)
+                return first if first == self._folded(otherwise, beyond, memo) else None
             case Binary(op=op, left=left, right=right):
-                return _combined(node.dtype, op, fold(left), fold(right))
+                one, other = (self._folded(item, beyond, memo) for item in (left, right))
+                return _combined(node.dtype, op, one, other)
             case Unary(op=op, operand=operand):
-                inner = fold(operand)
+                inner = self._folded(operand, beyond, memo)
                 return None if inner is None else _evaluated(node.dtype, UNARY[op].evaluate, inner)
             case Cast(dtype=dtype, operand=operand):
-                inner = fold(operand)
+                inner = self._folded(operand, beyond, memo)
                 if inner is None:
                     return None
                 array = converted(np.asarray(inner.value, inner.dtype.numpy), dtype)
                 return const(array.item(), dtype)
         return None
-
-    return fold(value)
 
 
 def _combined(dtype: DType, op: str, left: Const | None, right: Const | None) -> Const | None:
