@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import sys
@@ -98,6 +99,7 @@ def _run(app: typer.Typer, arguments: Sequence[str]) -> int:
 
 
 def _invoke(app: typer.Typer, arguments: Sequence[str]) -> int:
+    _evaluate_annotations(app)
     command = typer.main.get_command(app)
     name = program_name()
     try:
@@ -108,6 +110,17 @@ def _invoke(app: typer.Typer, arguments: Sequence[str]) -> int:
     except typer.Exit as end:
         return end.exit_code
     return 0
+
+
+def _evaluate_annotations(app: typer.Typer) -> None:
+    """Evaluate the annotations of commands once: typer does so six times for each that is text."""
+    for registered in app.registered_commands:
+        function = registered.callback
+        if function is not None:
+            function.__annotations__ = inspect.get_annotations(function, eval_str=True)
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            _evaluate_annotations(group.typer_instance)
 
 
 def program_name() -> str:
