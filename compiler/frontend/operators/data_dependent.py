@@ -20,7 +20,7 @@ from tunefarm.compiler.frontend.data_sizes import (
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.numbers import Numbers
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
-from tunefarm.compiler.frontend.operators.moves import as_whole, in_one_piece, nothing
+from tunefarm.compiler.frontend.operators.moves import as_whole, in_one_piece, window
 from tunefarm.compiler.frontend.operators.moves import compacted as in_order
 from tunefarm.compiler.frontend.settle import expect_constant
 from tunefarm.compiler.types.dtypes import DType
@@ -502,7 +502,7 @@ def top_k(node: OnnxNode, graph: GraphBuilder) -> list[Value]:
     size = _number_of_results(node, graph, data, axis)
     most = bounds_of(size)[1]
     if most == 0:
-        values = nothing(data, axis, graph)
+        values = window(data, axis, 0, 0, graph)
         places = graph.constant(np.empty(values.shape, np.int64))
         return [values, graph.with_dims(places, values.padded)]
     order = [*(other for other in range(data.rank) if other != axis), axis]

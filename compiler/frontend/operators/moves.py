@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -200,33 +201,59 @@ def shifted(
     return with_axis(graph.emit("shift", data, vector, outside, **attributes), axis, dims, graph)
 
 
-def nothing(value: Value, axis: int, graph: GraphBuilder) -> Value:
-    """No elements of an axis: what a Concat leaves out."""
-    shape = (*value.shape[:axis], 0, *value.shape[axis + 1 :])
-    empty = graph.constant(np.empty(shape, value.dtype.numpy))
-    return graph.with_dims(empty, (*value.dims[:axis], whole(0), *value.dims[axis + 1 :]))
-
-
 def window(
     value: Value, axis: int, start: Dimension, count: Dimension, graph: GraphBuilder, step: int = 1
 ) -> Value:
     """`count` elements of an axis from `start` on, `step` apart."""
-    if start == 0 and step == 1 and count == size_of(value.dims[axis]):
-        return value
-    if len(value.dims[axis]) > 1:
+    return windows(value, [Window(axis, start, count, step)], graph)
+
+
+class Window(NamedTuple):
+    """`count` elements of an axis from `start` on, `step` apart."""
+
+    axis: int
+    start: Dimension
+    count: Dimension
+    step: int
+
+    def is_whole(self, value: Value) -> bool:
+        """Whether it is all of the axis, as it lies."""
+        whole = self.start == 0 and self.count == size_of(value.dims[self.axis])
+        return whole and (self.step == 1 or self.count == 1)
+
+    def is_in_place(self, value: Value) -> bool:
+        """Whether a number says where it begins, and all of it lies in the memory of the value."""
+        most = bounds_of(self.count)[1]
+        if not isinstance(self.start, int) or (self.step == 0 and most > 1):
+            return False
+        ends = self.start, self.start + (most - 1) * self.step
+        return min(ends) >= 0 and max(ends) < value.shape[self.axis]
+
+
+def windows(value: Value, cuts: Iterable[Window], graph: GraphBuilder) -> Value:
+    """The value of some of whose axes parts are taken: all that lie in place at once."""
+    cuts = [cut for cut in cuts if not cut.is_whole(value)]
+    if any(len(value.dims[cut.axis]) > 1 for cut in cuts):
         value = compacted(value, graph)
-    extent, most = value.shape[axis], bounds_of(count)[1]
-    if most == 0:
-        return nothing(value, axis, graph)
-    dims: Axis = ((count, most),)
-    if isinstance(start, int) and step > 0 and start + (most - 1) * step < extent:
-        data = as_whole(value, axis, graph)
-        shape = (*data.shape[:axis], most, *data.shape[axis + 1 :])
-        starts, steps = [0] * data.rank, [1] * data.rank
-        starts[axis], steps[axis] = start, step
-        part = graph.emit("slice", data, starts=tuple(starts), steps=tuple(steps), shape=shape)
-        return with_axis(part, axis, dims, graph)
-    return shifted(value, axis, dims, start, graph, step=step)
+    dims, shape = list(value.dims), list(value.shape)
+    is_empty = any(bounds_of(cut.count)[1] == 0 for cut in cuts)
+    placed = [cut for cut in cuts if is_empty or cut.is_in_place(value)]
+    starts, steps = [0] * value.rank, [1] * value.rank
+    for axis, start, count, step in placed:
+        shape[axis] = most = bounds_of(count)[1]
+        dims[axis], starts[axis] = ((count, most),), bounds_of(start)[0]
+        steps[axis] = step if most > 1 else 1
+        value = as_whole(value, axis, graph)
+    if is_empty:  # what a Concat leaves out
+        value = graph.constant(np.empty(shape, value.dtype.numpy))
+    elif placed:
+        attributes = {"starts": tuple(starts), "steps": tuple(steps), "shape": tuple(shape)}
+        value = graph.emit("slice", value, **attributes)
+    value = graph.with_dims(value, tuple(dims)) if placed else value
+    for axis, start, count, step in (cut for cut in cuts if cut not in placed):
+        there = ((count, bounds_of(count)[1]),)
+        value = shifted(value, axis, there, start, graph, step=step)
+    return value
 
 
 @padded_form("concat")

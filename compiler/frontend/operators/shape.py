@@ -15,11 +15,13 @@ from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.numbers import Numbers, vector
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.moves import (
+    Window,
     compacted,
     extent_there,
     rearranged,
     taken,
     window,
+    windows,
 )
 from tunefarm.compiler.frontend.operators.reshape_sizes import left_of_reshape
 from tunefarm.compiler.frontend.settle import (
@@ -46,7 +48,7 @@ from tunefarm.compiler.types.sizes import (
     symbols_of,
 )
 
-# --- Reshape, Expand, Slice, Split and Tile with dynamic shapes ----------------------------------
+# --- Reshape, Expand and Tile with dynamic shapes, and what a Slice cuts --------------------------
 
 
 def is_sized(node: OnnxNode, *positions: int) -> bool:
@@ -163,16 +165,6 @@ def _expanded(
     return graph.with_dims(graph.emit("expand", plain, shape=shape), axes)
 
 
-def sized_slice(node: OnnxNode, graph: GraphBuilder) -> Value:
-    """Parts of axes by sizes; negative bounds count from the end, and all are clamped."""
-    data = node.input(0)
-    for start, end, axis, step in _slices(node):
-        size = size_of(data.dims[axis])
-        first, count = _chosen(start, end, step, size)
-        data = window(data, axis, first, count, graph, step)
-    return data
-
-
 def _slices(node: OnnxNode) -> list[tuple[Dimension, Dimension, int, int]]:
     """Start, end, axis and step of each axis that is cut.
 
@@ -225,26 +217,6 @@ def _from_end(bound: Dimension, size: Dimension) -> Dimension:
 
 def _clamped(bound: Dimension, low: Dimension, high: Dimension) -> Dimension:
     return smaller(greater(bound, low), high)
-
-
-def sized_split(node: OnnxNode, graph: GraphBuilder) -> list[Value]:
-    """One part per output; without sizes the parts are equal, the last one may be smaller."""
-    data, parts = node.input(0), len(node.outputs)
-    sizes = _given(node, "split", 1, "the sizes of the parts")
-    axis = node.axis(node.integer("axis", 0), data.rank)
-    size = size_of(data.dims[axis])
-    if sizes is None:
-        each = -divide(-size, parts)
-        rest = [smaller(each, greater(size - each * part, 0)) for part in range(parts)]
-        sizes = tuple(rest)
-    total: Dimension = 0
-    results: list[Value] = []
-    for part in (extent_there(size, graph) for size in sizes):
-        results.append(window(data, axis, total, part, graph))
-        total = total + part
-    if total != size:
-        graph.run_time.require_equal(total, size, f"node {graph.source!r}")
-    return results
 
 
 def sized_tile(node: OnnxNode, graph: GraphBuilder) -> Value:
@@ -408,58 +380,48 @@ def concat(node: OnnxNode, graph: GraphBuilder) -> Value:
 
 @converter("Split", 1, 2, 11, 13, 18)
 def split(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
-    """One slice per part; without sizes the parts are equal, the last one may be smaller."""
-    if is_sized(node, 1):
-        return sized_split(node, graph)
-    data, sizes = node.input(0), node.given_integers("split", 1, "the sizes of the parts")
-    axis = node.axis(node.integer("axis", 0), data.rank)
-    extent, parts = data.shape[axis], len(node.outputs)
+    """One part per output; without sizes the parts are equal, the last one may be smaller."""
+    data, sizes = node.input(0), _given(node, "split", 1, "the sizes of the parts")
+    axis, parts = node.axis(node.integer("axis", 0), data.rank), len(node.outputs)
     if node.has("num_outputs") and node.integer("num_outputs") != parts:
         raise node.invalid(f"num_outputs is not the number of outputs, {parts}")
+    size = size_of(data.dims[axis])
     if sizes is None:
-        size = -(-extent // parts)
-        sizes = tuple(max(min(size, extent - part * size), 0) for part in range(parts))
-    if len(sizes) != parts or sum(sizes) != extent or any(size < 0 for size in sizes):
-        raise node.bad_shape(f"axis {axis} of {data.type} does not split into {list(sizes)}")
+        each = -divide(-size, parts)
+        sizes = tuple(smaller(each, greater(size - each * part, 0)) for part in range(parts))
+    rest = size
+    for part in sizes:
+        rest = rest - part
+    refused = any(bounds_of(part)[1] < 0 for part in sizes) or len(sizes) != parts
+    if refused or (isinstance(rest, int) and rest != 0):
+        raise node.bad_shape(f"axis {axis} of {data.type} does not split into {shape_text(sizes)}")
     results: list[Value] = []
-    start = 0
-    for position, size in enumerate(sizes):
-        if node.wants(position):
-            shape = (*data.shape[:axis], size, *data.shape[axis + 1 :])
-            part = graph.part(data, axis, start, size) if size else _empty(shape, data, graph)
-            results.append(part)
-        else:
-            results.append(data)
-        start += size
+    start: Dimension = 0
+    for position, part in enumerate(extent_there(part, graph) for part in sizes):
+        wanted = node.wants(position)
+        results.append(window(data, axis, start, part, graph) if wanted else data)
+        start = start + part
+    if start != size:
+        graph.run_time.require_equal(start, size, f"node {graph.source!r}")
     return results
 
 
 @converter("Slice", 1, 10, 11, 13)
 def slice_(node: OnnxNode, graph: GraphBuilder) -> Value:
-    if is_sized(node, 1, 2):
-        return sized_slice(node, graph)
+    """Parts of axes; negative bounds count from the end, and all are clamped."""
     data = node.input(0)
-    begin, stride, shape = [0] * data.rank, [1] * data.rank, list(data.shape)
-    for start, end, axis, step in _slices(node):
-        first, count = _chosen(start, end, step, data.shape[axis])
-        assert isinstance(first, int)
-        assert isinstance(count, int)
-        shape[axis] = count
-        begin[axis] = first if count else 0
-        stride[axis] = step if count > 1 else 1
-    if tuple(shape) == data.shape and all(step == 1 for step in stride):
-        return data
-    if data.array is not None:
-        picked = (b + s * np.arange(n) for b, s, n in zip(begin, stride, shape, strict=True))
-        return graph.constant(data.array[np.ix_(*picked)])
-    if 0 in shape:
-        return _empty(tuple(shape), data, graph)
-    return graph.emit("slice", data, starts=tuple(begin), steps=tuple(stride), shape=tuple(shape))
-
-
-def _empty(shape: tuple[int, ...], data: Value, graph: GraphBuilder) -> Value:
-    """A tensor without elements, whose contents are known; Concat leaves it out."""
-    return graph.constant(np.empty(shape, data.dtype.numpy))
+    cuts = [
+        Window(axis, *_chosen(start, end, step, size_of(data.dims[axis])), step)
+        for start, end, axis, step in _slices(node)
+    ]
+    ends = static_shape([end for cut in cuts for end in (cut.start, cut.count)])
+    is_known = data.array is not None and data.padded is None and ends is not None
+    if data.array is None or not is_known or all(cut.is_whole(data) for cut in cuts):
+        return windows(data, cuts, graph)
+    places = [np.arange(extent) for extent in data.shape]
+    for axis, start, count, step in cuts:
+        places[axis] = bounds_of(start)[0] + step * np.arange(bounds_of(count)[0])
+    return graph.constant(data.array[np.ix_(*places)])
 
 
 @converter("Expand", 8, 13)

@@ -18,6 +18,8 @@ from tests.compiler.frontend.sized_move_cases import MOVE_CASES
 from tests.compiler.frontend.sized_piece_cases import PIECE_CASES
 from tests.compiler.frontend.sized_place_cases import PLACE_CASES
 from tests.compiler.frontend.sized_shape_cases import SHAPE_CASES
+from tunefarm import compiler
+from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.kernels.kernel import KernelCall
 from tunefarm.compiler.pipeline import compile_model, kernels_of
@@ -131,3 +133,36 @@ def test_attention_over_sentences_of_any_length() -> None:
     calls = [{"x": floats(batch, words, 8)} for batch, words in ((1, 1), (2, 5), (3, 7))]
     graph = check_sizes(attention(), {"x": ("batch:1..3", "seq:1..7", 8)}, calls)
     assert [item.operator for item in graph.nodes].count("fill") == 2
+
+
+@pytest.mark.parametrize("batch", [1, 3, 4])
+def test_parts_of_fixed_axes_are_one_slice_whatever_the_batch(batch: int) -> None:
+    proto = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 21]>
+        parts (float[b,6,8] x) => (float[b,5,3] y, float[b,2,8] s, float[b,4,8] t)
+        <int64[2] starts = {4, 1}, int64[2] ends = {-9, 7}, int64[2] axes = {1, 2},
+         int64[2] steps = {-1, 2}, int64[2] sizes = {2, 4}> {
+            y = Slice (x, starts, ends, axes, steps)
+            s, t = Split <axis = 1> (x, sizes)
+        }"""
+    )
+    graph = import_model_proto(proto, {"x": ("1..4", 6, 8)})
+    assert [node.operator for node in graph.nodes] == ["slice"] * 3
+    x = floats(batch, 6, 8)
+    found = compiler.build(graph).run({"x": x})
+    np.testing.assert_array_equal(found["y"], x[:, 4::-1, 1:7:2])
+    np.testing.assert_array_equal(found["s"], x[:, :2])
+    np.testing.assert_array_equal(found["t"], x[:, 2:])
+
+
+@pytest.mark.parametrize("sizes", ["{2, 3}", "{7, -1}", "{6}"])
+def test_parts_that_are_none_of_an_axis_are_refused_at_any_batch(sizes: str) -> None:
+    count = sizes.count(",") + 1
+    for batch in ("2", "b"):
+        proto = onnx.parser.parse_model(
+            f"""<ir_version: 10, opset_import: ["" : 21]>
+            parts (float[{batch},6] x) => (float s, float t)
+            <int64[{count}] sizes = {sizes}> {{ s, t = Split <axis = 1> (x, sizes) }}"""
+        )
+        with pytest.raises(ShapeError, match="does not split into"):
+            import_model_proto(proto, {"x": ("1..4" if batch == "b" else 2, 6)})

@@ -307,7 +307,7 @@ def test_what_is_stored_is_what_was_there(
 
 
 def sequences() -> onnx.ModelProto:
-    """Steps of a batch, with features longer than a vector: products, norms, moves, a recurrence."""
+    """Steps of a batch, with features longer than a vector: products, moves, a recurrence."""
     rng, node = np.random.default_rng(4), helper.make_node
 
     def constant(name: str, *shape: int) -> TensorProto:
