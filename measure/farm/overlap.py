@@ -60,8 +60,8 @@ class Overlap:
     def __str__(self) -> str:
         verdict = "building goes on during timing" if self.is_clean else "the two alternate"
         return (
-            f"during builds, arithmetic takes {self.arithmetic.ratio - 1:+.1%} longer and copying"
-            f" {self.copying.ratio - 1:+.1%} against it: {verdict}"
+            f"during builds, arithmetic takes {self.arithmetic.ratio:.2f} of its time alone, and "
+            f"copying {self.copying.ratio:.2f} times that: {verdict}"
         )
 
 

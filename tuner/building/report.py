@@ -12,7 +12,12 @@ from tunefarm.compiler.errors import TunefarmError, with_count
 from tunefarm.compiler.runtime.spec.kernel_report import NAIVE, TUNED, KernelReport
 from tunefarm.configs.settings import shown_precision
 from tunefarm.tuner.records.unapplied import DAMAGED, NOMINEE, Unapplied
-from tunefarm.tuner.reports.report import KEY_CHARACTERS, format_seconds, format_share
+from tunefarm.tuner.reports.report import (
+    KEY_CHARACTERS,
+    format_seconds,
+    format_share,
+    short_titles,
+)
 
 if TYPE_CHECKING:
     from tunefarm.compiler.kernels.kernel import FusedKernel
@@ -212,8 +217,10 @@ def build_table(report: BuildReport, title: str | None = None) -> Table:
     for name in figures:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column(last, overflow="fold")
-    for use in _costliest_first(report):
-        table.add_row(*_cells(use))
+    uses = _costliest_first(report)
+    titles = short_titles([use.report.title for use in uses])
+    for name, use in zip(titles, uses, strict=True):
+        table.add_row(name, *_cells(use))
     return table
 
 
@@ -222,10 +229,9 @@ def _costliest_first(report: BuildReport) -> list[KernelUse]:
 
 
 def _cells(use: KernelUse) -> tuple[str, ...]:
-    """A kernel's figures, by `COLUMNS`."""
+    """A kernel's figures, by `COLUMNS` but the first."""
     kernel = use.report
     return (
-        kernel.title,
         kernel.key[:KEY_CHARACTERS],
         str(kernel.occurrences),
         format_share(use.share),

@@ -27,7 +27,12 @@ from tunefarm.compiler.types.structure import plain
 from tunefarm.compiler.types.tensor_type import Array, TensorType
 from tunefarm.measure.worker.stability import relative_mad
 from tunefarm.tuner.confirm.drawn_inputs import drawn_inputs
-from tunefarm.tuner.reports.report import KEY_CHARACTERS, format_seconds, format_share
+from tunefarm.tuner.reports.report import (
+    KEY_CHARACTERS,
+    format_seconds,
+    format_share,
+    short_titles,
+)
 
 _PROFILE_REPEAT = 20
 
@@ -187,8 +192,9 @@ def _profile_table(profile: Profile) -> Table:
     table.add_column("key", no_wrap=True, min_width=KEY_CHARACTERS)
     for name in ("times", "time", "share", "GFLOP/s", "schedule", "record"):
         table.add_column(name, justify="right", no_wrap=True)
-    for row in profile.kernels:
-        table.add_row(*_profile_cells(row), end_section=row is profile.kernels[-1])
+    titles = short_titles([row.title for row in profile.kernels])
+    for title, row in zip(titles, profile.kernels, strict=True):
+        table.add_row(title, *_profile_cells(row), end_section=row is profile.kernels[-1])
     total = KernelTime(
         name="sum of kernels",
         key="",
@@ -199,13 +205,12 @@ def _profile_table(profile: Profile) -> Table:
         schedule_source="",
         record_id=None,
     )
-    table.add_row(*_profile_cells(total))
+    table.add_row(total.title, *_profile_cells(total))
     return table
 
 
 def _profile_cells(row: KernelTime) -> tuple[str, ...]:
     return (
-        row.title,
         row.key[:KEY_CHARACTERS],
         str(row.occurrences),
         format_seconds(row.seconds),

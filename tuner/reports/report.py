@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:  # a build that is listed already needs no NumPy
@@ -102,6 +103,20 @@ def sum_of(tasks: Sequence[TaskStatus]) -> Latency:
     below = math.hypot(*(times * (latency.value - latency.low) for times, latency in parts))
     above = math.hypot(*(times * (latency.high - latency.value) for times, latency in parts))
     return Latency(total, total - below, total + above)
+
+
+def short_titles(titles: Sequence[str]) -> list[str]:
+    """Titles of a table's kernels without the folder that the names of their nodes begin with.
+
+    Exporters name nodes by the path to their layer, and a narrow column shows the beginning.
+    """
+    paths = [title.split(" + ")[0].split("/")[:-1] for title in titles]
+    levels = zip(*paths, strict=False) if len(paths) > 1 else ()
+    shared = takewhile(lambda level: len(set(level)) == 1, levels)
+    folder = "".join(f"{level[0]}/" for level in shared)
+    return [
+        " + ".join(name.removeprefix(folder) for name in title.split(" + ")) for title in titles
+    ]
 
 
 def shares(tasks: Sequence[TaskStatus]) -> list[float]:

@@ -20,6 +20,7 @@ from tunefarm.tuner.reports.report import (
     format_share,
     format_speed_up,
     shares,
+    short_titles,
 )
 
 _LEAST_NAME = 12  # columns of the terminal for a kernel's name
@@ -58,7 +59,8 @@ class TaskTable:
         tasks = [task for task, _ in shown]
         columns, room = _fitting(self._columns(shown), options.max_width)
         reason = max((len(task.ended) for task in tasks), default=0)
-        name = max(len("kernel"), *(len(task.title) for task in tasks), 0)
+        titles = short_titles([task.title for task in tasks])
+        name = max(len("kernel"), *map(len, titles), 0)
         name = min(name, max(_LEAST_NAME, room - reason))
         table = Table(header_style="bold")
         table.add_column("kernel", overflow="ellipsis", no_wrap=True, max_width=name)
@@ -68,8 +70,8 @@ class TaskTable:
         lines = self.confirmed  # what is printed once may take several
         table.add_column("", no_wrap=not lines, overflow="ellipsis", max_width=max(1, room - name))
         cells = zip(*(column.cells for column in columns), strict=True)
-        for task, figures in zip(tasks, cells, strict=True):
-            table.add_row(task.title, *figures, task.ended)
+        for title, task, figures in zip(titles, tasks, cells, strict=True):
+            table.add_row(title, *figures, task.ended)
         if len(rows) > len(shown):
             table.caption = f"and {len(rows) - len(shown)} more kernels"
         yield table

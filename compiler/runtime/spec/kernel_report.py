@@ -18,7 +18,7 @@ NAIVE = "naive"
 
 _WIDE = frozenset(algorithm.value for algorithm in Algorithm)
 _NODES_NAMED = 2  # of a kernel
-_NODE_CHARACTERS = 60  # of a node's name
+_NODE_CHARACTERS = 100  # of a node's name, whose middle is left out where it has more
 
 
 def node_names(sources: Sequence[str], others: int) -> str:
@@ -28,9 +28,14 @@ def node_names(sources: Sequence[str], others: int) -> str:
     if not names:
         return ""
     rest = len(names) - _NODES_NAMED
-    text = " + ".join(name[:_NODE_CHARACTERS] for name in names[:_NODES_NAMED])
+    text = " + ".join(map(_shortened, names[:_NODES_NAMED]))
     text += f" + {with_count(rest, 'more node')}" if rest > 0 else ""
     return f"{text} (and {others} more)" if others > 0 else text
+
+
+def _shortened(name: str) -> str:
+    half = _NODE_CHARACTERS // 2
+    return name if len(name) <= _NODE_CHARACTERS else f"{name[:half]}…{name[1 - half :]}"
 
 
 @frozen

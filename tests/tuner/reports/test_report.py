@@ -26,6 +26,7 @@ from tunefarm.tuner.reports.report import (
     format_share,
     format_speed_up,
     shares,
+    short_titles,
     sum_of,
     task_to_json,
 )
@@ -184,3 +185,10 @@ def test_progress_is_live_only_on_a_terminal() -> None:
     progress.update([FAST, SLOW], 1.0, 2.0)
     progress.stop()
     assert "a line that stays" in stream.getvalue()
+
+
+def test_titles_leave_out_the_folder_that_all_their_nodes_are_in() -> None:
+    titles = ["net/a/conv + net/a/relu (and 1 more)", "net/b/dense + net/c + 4 more nodes"]
+    assert short_titles(titles) == ["a/conv + a/relu (and 1 more)", "b/dense + c + 4 more nodes"]
+    assert short_titles(titles[:1]) == titles[:1]
+    assert short_titles(["/a/x", "conv", "/a/y"]) == ["/a/x", "conv", "/a/y"]
