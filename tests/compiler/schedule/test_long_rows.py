@@ -17,6 +17,7 @@ from tunefarm.compiler.operators.evaluate_node import node_kernel
 from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.sketches.row_arrangement import EXPENSIVE_BYTES, STACK_ELEMENTS
 from tunefarm.compiler.schedule.spaces import default_schedule, schedule_space
+from tunefarm.compiler.schedule.steps.loop_kinds import Prefetch
 from tunefarm.compiler.schedule.steps.placement import StoreInOutput
 from tunefarm.compiler.target import host_target
 from tunefarm.compiler.types.dtypes import DType
@@ -89,6 +90,16 @@ def test_exponentials_of_long_rows_wait_in_the_output(shape: tuple[int, int], wa
     kernel = node_kernel(node, (TensorType(DType.F32, shape),))
     steps = default_schedule(kernel, host_target()).steps
     assert waits == (StoreInOutput("exp") in steps)
+
+
+@pytest.mark.parametrize(("rows_in_cache", "asked"), [(8, True), (2, False)])
+def test_a_row_is_asked_for_ahead_where_the_cache_has_room(rows_in_cache: int, asked: bool) -> None:
+    target = host_target()
+    row = target.l2_bytes // rows_in_cache // DType.F32.bytes
+    node = Node("log_softmax", ("x",), "y", {"axis": 1})
+    kernel = node_kernel(node, (TensorType(DType.F32, (64, row)),))
+    steps = default_schedule(kernel, target).steps
+    assert asked == any(isinstance(step, Prefetch) for step in steps)
 
 
 def _steps(statements: Sequence[Stmt], times: int, vector: bool) -> tuple[int, int]:
