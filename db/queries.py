@@ -220,8 +220,8 @@ def fastest_trial(store: Store, key: TaskKey) -> TrialRecord | None:
         return _trial(session.execute(statements.NUMBERED, {"number": found}).one())
 
 
-class Contender(NamedTuple):
-    """What is asked of a trial to see whether its schedule may be the one to apply."""
+class TrialSummary(NamedTuple):
+    """The columns of a trial that say whether its schedule may be the one to apply."""
 
     number: int
     schedule_hash: str
@@ -240,7 +240,7 @@ def contenders(
     after: int = 0,
     without: Collection[str] = (),
     origin: Origin | None = None,
-) -> list[Contender]:
+) -> list[TrialSummary]:
     """The trials of the schedules that have one of the `most` fastest ok trials, in their order.
 
     Only trials that were recorded after the one numbered `after` count, and schedules without the
@@ -256,7 +256,7 @@ def contenders(
         statement = statements.CONTENDERS if is_all else statements.CONTENDERS_OF_ORIGIN
     with store.reading() as session:
         rows = session.execute(statement, parameters)
-        return [Contender(*row) for row in rows]
+        return [TrialSummary(*row) for row in rows]
 
 
 def numbered(store: Store, numbers: Sequence[int]) -> list[TrialRecord]:

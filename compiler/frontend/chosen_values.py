@@ -1,4 +1,8 @@
-"""What is one of two values, as a condition says that is computed at run time."""
+"""`If` with a condition that is computed at run time: both branches are computed, a select chooses.
+
+Tensors must have equal shapes, or sizes of which a run knows which one holds; sequences and
+optional values are chosen tensor by tensor.
+"""
 
 from __future__ import annotations
 

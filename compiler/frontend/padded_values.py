@@ -1,4 +1,11 @@
-"""PaddedValues: what an importer does with values whose padding may hold anything."""
+"""PaddedValues: how the importer keeps undefined padding out of results.
+
+A value of dynamic shape lies in a buffer for the bounds of its sizes; elements behind the true
+sizes are padding, and may hold anything. An operator's type rule says what it needs of the padding
+of each operand (`Needs`): nothing, zeros, or another content. Where a value has not got that, a
+`fill` node is emitted, once for each content and axis; where no fill can help (a mean divides by
+the true size), the operator is emitted in another form.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""Pass: matrix products read their operands as they lie in memory, turned or not.
+"""Pass: fold transposes of the last two axes into the matmuls that read them.
 
-A product that needs another order copies what it reads, in the order and in the place that suit its
-tiles; transposed by a kernel of its own, an operand would be moved once more. A right operand of
-one column is read as a row, along which both operands are contiguous.
+    matmul(a, transpose(b))   ->   matmul(a, b, transpose_b)
+
+A matmul packs its operands anyway, in the order that suits its tiles, so that a transpose by a
+kernel of its own would move the operand once more. A right operand of one column is read as a row:
+both operands are then contiguous along the sum.
 """
 
 from __future__ import annotations
@@ -19,13 +21,13 @@ def run(graph: Graph) -> Graph:
     for node in graph.nodes:
         resolved = rewriter.resolve(node)
         if resolved.operator == "matmul":
-            _read_as_it_lies(rewriter, resolved)
+            _fold_transposes(rewriter, resolved)
         else:
             rewriter.keep(resolved)
     return rewriter.finish()
 
 
-def _read_as_it_lies(rewriter: Rewriter, node: Node) -> None:
+def _fold_transposes(rewriter: Rewriter, node: Node) -> None:
     attributes = complete_attributes(node)
     operands, turned = [], []
     for name, flag in zip(node.inputs, ("transpose_a", "transpose_b"), strict=True):

@@ -1,4 +1,4 @@
-"""Inputs padded as far as what is made of them: a cache lies in one way before and after a step.
+"""Pass: fold pads into the inputs they read: a cache has one layout before and after a step.
 
     input past: f32[2, past:0..15, 8] in f32[2, 15, 8]
     padded: f32[2, 16, 8] = pad(past, pads=(0, 0, 0, 0, 1, 0))
@@ -9,8 +9,8 @@ becomes
     input past: f32[2, past:0..15, 8] in f32[2, 16, 8]
     present: f32[2, 16, 8] = where(is_past, past, new)
 
-What lies behind the true size may be anything, before the padding was appended and after. So the
-output `present` of one call can be the argument `past` of the next one as it is, see
+Elements behind the true size are undefined with and without the pad. So the output `present` of one
+call can be the argument `past` of the next one without a copy: see
 `tunefarm.compiler.runtime.execution.frame`.
 """
 

@@ -1,13 +1,14 @@
-"""Pass: loops end where dynamic sizes say that no round matters any more.
+"""Pass: loops end at the last iteration that is needed, which dynamic sizes decide.
 
 for i.o in 0..43:                                     for i.o in 0..min(43, (sizes[1] + 11) // 12):
   for k in 0..512:                                      for k in 0..min(512, sizes[1]):
     unrolled for i in 0..12:                      ->      unrolled for i in 0..12:
       y[12 i.o + i] += select(k < sizes[1], …, 0)           y[12 i.o + i] += …
 
-Limits come from the output's (`FusedKernel.limits`), and from selects and ifs by `index < size`.
-Rounds of a tile that are only needed in part stay whole, with their selects, or become smaller
-tiles.
+`DemandAnalysis` says under which conditions on indices each write is used. A loop ends where no
+write in it is, and a condition that the new bound implies is removed from selects and ifs. The last
+iteration of a tiled loop, of which only a part is needed, keeps its conditions, or becomes tiles of
+fewer rows (`row_tiles`).
 """
 
 from __future__ import annotations

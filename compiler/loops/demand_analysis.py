@@ -1,10 +1,13 @@
-"""Which writes of a nest matter, where some sizes are dynamic.
+"""Demand analysis: for each write of a loop nest with dynamic sizes, when its value is used.
 
-What a kernel's limits and selects by `index < size` leave out is followed backwards: from the
-output to the local buffers that it is computed from. A write matters where all of its conditions
-hold; what it writes elsewhere is padding, or the neutral element of what is summed up. A matrix
-tile is loaded, multiplied and stored as a whole: it matters where one of its elements does, and a
-product of which one factor is nothing but zeros does not.
+A backward data-flow analysis. It starts at the limits of the output (`FusedKernel.limits`) and at
+selects by `index < size`, and follows loads back to the local buffers they read, so that each write
+gets the conditions under which something that is needed reads it. Where they do not hold, the write
+may be skipped: its value is padding, or the neutral element of a reduction. Halide's bounds
+inference asks the same of boxes (Ragan-Kelley et al., PLDI 2013, section 4.2).
+
+A matrix tile is loaded, multiplied and stored as a whole: it is needed where one of its elements
+is, and a product is not where one factor is all zeros.
 """
 
 from __future__ import annotations
@@ -114,7 +117,7 @@ _Read: TypeAlias = tuple[Place, Load, tuple[Condition, ...] | None]
 
 @frozen
 class _Need:
-    """One dimension is needed where factor * index and what is outside keep the condition."""
+    """One dimension of a buffer is read where factor * index + outer terms keep the condition."""
 
     dimension: int
     factor: int
@@ -126,7 +129,7 @@ class _Need:
 
 
 class DemandAnalysis:
-    """The writes of a nest, and the conditions under which they matter."""
+    """The writes of a nest, and the conditions under which their values are used."""
 
     def __init__(self, nest: LoopNest, limits: Sequence[ValidExtent]) -> None:
         self.nest = nest
@@ -143,7 +146,7 @@ class DemandAnalysis:
 
     @property
     def limits(self) -> tuple[ValidExtent, ...]:
-        """Those of the given limits that what is computed keeps to: found out when asked for."""
+        """Those of the given limits that hold for all that is computed; found when first asked."""
         if not self._is_settled:
             self._is_settled = True
             while self._limits and not all(inside := self._reads_back_inside()):
@@ -152,18 +155,18 @@ class DemandAnalysis:
         return self._limits
 
     def guarded_analysis(self) -> DemandAnalysis:
-        """The writes of the nest whose updates are `guarded`; these where none of them is."""
+        """The analysis of the nest with `guarded` updates; this one where none of them is."""
         return self.of_changed(self._guarded_body(self.nest.body))
 
     def of_changed(self, body: Body) -> DemandAnalysis:
-        """The writes of the nest with another body; these where that is the same one."""
+        """The analysis of the nest with another body; this one where that is the same."""
         nest = self.nest
         if len(body) == len(nest.body) and all(map(is_, body, nest.body)):
             return self
         return DemandAnalysis(replace(nest, body=body), self._limits)
 
     def conditions(self, statement: Stmt) -> list[Condition]:
-        """Those of a write: its target's, and those outside of which it changes nothing."""
+        """When a write's value is used: its target is needed, and it would change the target."""
         place = self.places.get(id(statement))
         if place is None:
             return []

@@ -13,7 +13,6 @@ import typer
 
 from tunefarm.configs.errors import DatabaseError
 from tunefarm.tuner.calibration.options import AUTO
-from tunefarm.tuner.commands.bench_cli import bench
 from tunefarm.tuner.commands.build_cli import build
 from tunefarm.tuner.commands.command_line import prepare, report_tiles, show
 from tunefarm.tuner.commands.database_cli import database
@@ -45,7 +44,7 @@ from tunefarm.tuner.commands.options import (
     option,
     tune_options,
 )
-from tunefarm.tuner.commands.run_cli import generate, run
+from tunefarm.tuner.commands.run_cli import bench, generate, run
 from tunefarm.tuner.commands.support_cli import docs, doctor, zoo
 from tunefarm.tuner.commands.typed_command import next_build, to_go_on, typed_command
 from tunefarm.tuner.commands.usage import FIRST_STEPS, Command, Workflow

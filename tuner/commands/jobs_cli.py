@@ -226,7 +226,7 @@ def jobs_run(
     with signals_held():  # libraries start threads
         from tunefarm.db.queue import entries
         from tunefarm.tuner.queues.queue_runner import QueueRunner
-        from tunefarm.tuner.queues.summary import entries_table, night_lines
+        from tunefarm.tuner.queues.summary import entries_table, session_lines
         from tunefarm.tuner.reports.progress import make_progress
 
     url, database = _location(db)
@@ -234,23 +234,23 @@ def jobs_run(
         if not entries(store):
             raise DatabaseError(f"the queue of {store.name} is empty", hint="tune jobs add MODEL")
         folder = make_folder("jobs")
-        night = QueueRunner(store, database, deadline, make_progress(), folder, began=now)
-        night.run()
-        summary = _summary(store, night)
-    show(json, summary.to_json(), entries_table(summary.entries), "\n".join(night_lines(summary)))
-    if store.lost and not night.interrupted:
+        runner = QueueRunner(store, database, deadline, make_progress(), folder, began=now)
+        runner.run()
+        summary = _summary(store, runner)
+    show(json, summary.to_json(), entries_table(summary.entries), "\n".join(session_lines(summary)))
+    if store.lost and not runner.interrupted:
         raise DatabaseError(store.lost)
     raise typer.Exit(summary.status)
 
 
-def _summary(store: Store, night: QueueRunner) -> QueueSummary:
+def _summary(store: Store, runner: QueueRunner) -> QueueSummary:
     from tunefarm.db.queue import entries
     from tunefarm.tuner.queues.summary import QueueSummary, status_of, summary_of
 
     found = tuple(summary_of(store, entry) for entry in entries(store))
-    status = exit_code() if night.interrupted else status_of(found)
+    status = exit_code() if runner.interrupted else status_of(found)
     return QueueSummary(
-        store.name, night.began, steady_time(), night.deadline, status, night.interrupted, found
+        store.name, runner.began, steady_time(), runner.deadline, status, runner.interrupted, found
     )
 
 

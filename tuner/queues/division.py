@@ -17,7 +17,7 @@ from tunefarm.configs.errors import SettingsError
 
 TURNS = 4  # of each entry in a tuning session, about
 LONGEST_SECONDS = 1800.0  # of a turn
-UNLIMITED_SECONDS = 900.0  # of a turn where nothing says when the night ends
+UNLIMITED_SECONDS = 900.0  # of a turn where nothing says when the session ends
 START_SECONDS = 15.0  # of a turn: imports, the untuned build, the runner, the model's comparison
 KERNEL_SECONDS = 1.0  # of a turn, for each kernel: its finalists meet
 COMFORT = 2.5  # times as long as a turn must be, it should be, so that most of it is a search
@@ -44,22 +44,22 @@ def least_seconds(kernels: int) -> float:
 
 
 def next_turn(
-    open_entries: Sequence[OpenEntry], left: float | None, night: float = 0.0
+    open_entries: Sequence[OpenEntry], left: float | None, session: float = 0.0
 ) -> tuple[str, float] | None:
     """Whose turn is next and how many seconds it has; None if no turn fits into what is left.
 
     `open_entries` are the entries that have something to win, in the order of the queue, `left` the
-    seconds until the session ends (None: it does not), `night` those of all of it.
+    seconds until the session ends (None: it does not), `session` those of all of it.
     """
     fitting = [item for item in open_entries if left is None or _least(item) <= left]
     if not fitting:
         return None
     chosen = min(fitting, key=lambda item: item.seconds / item.weight)
-    return chosen.id, _length(chosen, open_entries, left, night)
+    return chosen.id, _length(chosen, open_entries, left, session)
 
 
 def _length(
-    chosen: OpenEntry, open_entries: Sequence[OpenEntry], left: float | None, night: float
+    chosen: OpenEntry, open_entries: Sequence[OpenEntry], left: float | None, session: float
 ) -> float:
     wanted = COMFORT * _least(chosen)
     if left is None:
@@ -68,7 +68,7 @@ def _length(
     kept = min(math.fsum(map(_least, new)), left - _least(chosen))  # for those that had none yet
     fair = left / (len(new) + 1) if new else left
     weights = math.fsum(item.weight for item in open_entries)
-    share = max(left, night) * chosen.weight / weights / TURNS
+    share = max(left, session) * chosen.weight / weights / TURNS
     length = max(min(wanted, fair), min(share, LONGEST_SECONDS))
     length = _within_limit(chosen, min(max(length, _least(chosen)), left - kept))
     rest = left - length

@@ -13,8 +13,8 @@ from tunefarm.configs.settings import Settings, shown_precision
 from tunefarm.db.queue import QueueEntry
 
 GOOD = "good"
-"""How a turn ended whose job came to its end. Others were `interrupted` with the whole night,
-`stopped` by somebody, or `lost` with the process that ran the night."""
+"""How a turn ended whose job came to its end. Others were `interrupted` with the whole session,
+`stopped` by somebody, or `lost` with the process that ran the session."""
 FAILED = "failed"
 
 
@@ -41,7 +41,7 @@ class TurnRecord:
 
 @dataclass(frozen=True, slots=True)
 class CurrentTurn:
-    """The turn that is being worked on; `until` is when the night ends, None if nothing says."""
+    """The turn that is being worked on; `until` is when the session ends, None if nothing says."""
 
     began: float
     ends: float

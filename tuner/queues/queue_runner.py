@@ -1,14 +1,14 @@
-"""Night: runs the jobs of a queue in turn until it is done, or until the session ends.
+"""QueueRunner: runs the jobs of a queue in turns until all are done, or until a deadline.
 
-    whose turn        -> division.next_turn, from what the entries' turns have shown
+    next entry        -> division.next_turn, from what the entries' turns have shown
     take_entry        -> no other runner works on it
     tune --model …    -> a process of its own, interrupted and then killed if it is
                          still there after the end
-    change_entry      -> what came of it; the entry waits for its next turn, is finished or failed
+    change_entry      -> its result; the entry waits for its next turn, is finished or failed
 
-Each turn ends with its finalists and its whole model confirmed, and leaves a job that is closed: so
-all is finished at the deadline, whatever happened. What a killed runner leaves behind is an entry
-without a holder, which the next one takes.
+Each turn ends with its finalists and its whole model confirmed, and leaves a closed job: so all is
+finished at the deadline. An entry whose runner was killed has no holder, and the next runner takes
+it.
 """
 
 from __future__ import annotations
@@ -184,8 +184,8 @@ LOOK_SECONDS = 1.0  # between two looks at which job a turn has begun
 POLL_SECONDS = 0.2
 WAIT_SECONDS = 1.0  # between two looks at what other runners do
 REMIND_SECONDS = 25.0  # between two lines about who is waited for
-TAIL_SECONDS = 2.0  # of the night, for the summary and what a turn's process takes to end
-LATE_SHARE = 0.01  # of the night: a turn that is so late is interrupted
+TAIL_SECONDS = 2.0  # of the session, for the summary and what a turn's process takes to end
+LATE_SHARE = 0.01  # of the session: a turn that is so late is interrupted
 TOO_LATE_SHARE = 0.022  # and killed then
 OVERTIME_SECONDS = 300.0  # of a turn without a deadline, until it is interrupted
 END_SECONDS = 30.0  # for an interrupted turn to end, then
@@ -212,7 +212,7 @@ class QueueRunner:
     clock: Callable[[], float] = steady_time
     began: float = 0.0
     interrupted: bool = False
-    _aside: set[str] = field(default_factory=set)  # stopped by somebody: not again in this night
+    _aside: set[str] = field(default_factory=set)  # stopped by somebody: not again in this session
     _process: TurnProcess | None = None
     _waiting_since: float | None = None  # for other runners
     _reminded: float = 0.0
@@ -240,7 +240,7 @@ class QueueRunner:
         return max(0.0, self.deadline - TAIL_SECONDS - late - self.clock())
 
     def run(self) -> None:
-        """Work until nothing is left to do, the night is over, or somebody interrupts.
+        """Work until nothing is left to do, the session is over, or somebody interrupts.
 
         Raises DatabaseError when the queue cannot be read or written, and does not come back.
         """
@@ -460,7 +460,7 @@ class QueueRunner:
             self.progress.message(f"note: {problem.message}")
 
     def _close(self) -> None:
-        """At the night's end, when no turn fits any more: what had a good one is finished, unless
+        """At the session's end, when no turn fits any more: what had a good one is finished, unless
         another runner goes on."""
         if self.deadline is None:
             return

@@ -34,7 +34,7 @@ class EntrySummary:
     Latencies are seconds of a run of the whole model, without tuning and as it was last confirmed;
     `speed_up` is their ratio, bounded by `low` and `high`; there is none where both are one build,
     which is `unchanged`. `ends` is when its turn, `night_ends`
-    when the night is expected to end (seconds since the epoch). None: not known.
+    when the session is expected to end (seconds since the epoch). None: not known.
     """
 
     id: str
@@ -136,15 +136,18 @@ def entries_table(entries: Sequence[EntrySummary]) -> Table:
     for column in ("id", "job", "state", "time", "trials", "before", "after", "faster", "ends"):
         table.add_column(column, justify="left" if column in ("id", "job", "state") else "right")
     table.add_column("why")
-    night = next((entry.night_ends for entry in entries if entry.night_ends is not None), None)
+    session_ends = next(
+        (entry.night_ends for entry in entries if entry.night_ends is not None), None
+    )
     for entry in entries:
-        table.add_row(*cells(entry, night))
+        table.add_row(*cells(entry, session_ends))
     return table
 
 
-def cells(entry: EntrySummary, night: float | None = None) -> list[str]:
-    """What a row says of an entry; `night` is when the night ends that is under way."""
-    ends = entry.ends if entry.state == "running" else night if entry.state == "waiting" else None
+def cells(entry: EntrySummary, session_ends: float | None = None) -> list[str]:
+    """What a row says of an entry; `session_ends` is when the one that is under way ends."""
+    by_state = {"running": entry.ends, "waiting": session_ends}
+    ends = by_state.get(entry.state)
     return [
         entry.id[:ID_CHARACTERS],
         entry.name,
@@ -174,8 +177,8 @@ def faster(entry: EntrySummary) -> str:
     return f"{gain} ({format_ratio(entry.low)} to {format_ratio(entry.high)})"
 
 
-def night_lines(summary: QueueSummary) -> list[str]:
-    """The night in a few lines."""
+def session_lines(summary: QueueSummary) -> list[str]:
+    """The session in a few lines."""
     counts = {
         state: sum(entry.state == state for entry in summary.entries)
         for state in ("finished", "failed", "running", "waiting")

@@ -16,8 +16,9 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
+from tunefarm.db.queries import TrialSummary
 from tunefarm.db.records import OK, TrialRecord
 from tunefarm.measure.compare import ALONE_DEVIATION, BETWEEN_RUNS, LogRatio
 from tunefarm.measure.measurement import Status
@@ -29,35 +30,8 @@ _DANGEROUS = frozenset((Status.CRASHED, Status.WRONG_RESULT, Status.RUN_TIMEOUT)
 _NORMAL_95 = 1.96
 
 
-class Timed(Protocol):
-    """What counts of a trial here; times and intervals as in a `TrialRecord`."""
-
-    @property
-    def schedule_hash(self) -> str:
-        """The hash of the schedule that was measured."""
-
-    @property
-    def status(self) -> str:
-        """How the measurement ended."""
-
-    @property
-    def latency(self) -> float | None:
-        """Seconds; None if it failed."""
-
-    @property
-    def reference(self) -> str | None:
-        """The hash of the schedule that it was measured next to."""
-
-    @property
-    def low(self) -> float | None:
-        """The lower end of the ratio's 95 % interval."""
-
-    @property
-    def high(self) -> float | None:
-        """The upper end of the ratio's 95 % interval."""
-
-
-_Trial = TypeVar("_Trial", bound=Timed)
+Trial: TypeAlias = TrialRecord | TrialSummary
+_Trial = TypeVar("_Trial", bound=Trial)
 
 
 class Joint(NamedTuple):
@@ -83,7 +57,7 @@ def recorded_pair(trial: TrialRecord) -> LogRatio | None:
     return LogRatio(math.log(trial.ratio), _pair_deviation(trial) or 0.0, len(trial.samples))
 
 
-def joint(trials: Iterable[Timed], *, is_scale: bool = False) -> Joint | None:
+def joint(trials: Iterable[Trial], *, is_scale: bool = False) -> Joint | None:
     """What the ok trials among those of one schedule say; None if there is none.
 
     With `is_scale` a schedule that was never measured in a pair is what the task's latencies are
@@ -116,12 +90,12 @@ def grouped(trials: Iterable[_Trial]) -> dict[str, list[_Trial]]:
     return groups
 
 
-def scales(trials: Iterable[Timed]) -> set[str]:
+def scales(trials: Iterable[Trial]) -> set[str]:
     """The schedules that others were measured against."""
     return {trial.reference for trial in trials if trial.reference is not None}
 
 
-def is_dangerous(trials: Iterable[Timed]) -> bool:
+def is_dangerous(trials: Iterable[Trial]) -> bool:
     """Whether a schedule with these trials ever crashed, hung or gave a wrong result."""
     return any(trial.status in _DANGEROUS for trial in trials)
 
@@ -154,7 +128,7 @@ def _upper(found: tuple[Joint, object]) -> float:
     return found[0].upper
 
 
-def _pair_deviation(trial: Timed) -> float | None:
+def _pair_deviation(trial: Trial) -> float | None:
     if trial.low is None or trial.high is None:
         return None
     return math.log(trial.high / trial.low) / (2.0 * _NORMAL_95)

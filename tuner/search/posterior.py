@@ -1,13 +1,13 @@
-"""Posterior: what to believe of the fastest schedules, from estimates that are partly luck.
+"""Posterior: the expected times of the fastest schedules, corrected for selection bias.
 
-The lowest of many noisy values is too low by what luck gave it; and by how much depends on what the
-others are: among near ties it is all luck, far ahead of the others none. So the true times near the
-fast end are given the distribution under which the estimates are the likeliest, each with its own
-error, and a schedule is believed to be where that prior and its estimate meet. (Empirical Bayes by
-non-parametric maximum likelihood: Jiang and Zhang, Annals of Statistics 2009; for one constant rate
-of that density it is Tweedie's formula.) A schedule that was measured often is so believed more
-than a luckier one that was measured once, and what is expected of the nominee is what a
-confirmation finds.
+The lowest of many noisy estimates is too low (the winner's curse), by an amount that depends on the
+others: among near ties it is all luck, far ahead of the others none. So the true times near the
+fast end get a common prior, the distribution under which the estimates are the likeliest, and each
+schedule is expected at the mean of its posterior, given its own standard error. (Empirical Bayes by
+non-parametric maximum likelihood: Jiang and Zhang, Annals of Statistics 2009; Tweedie's formula is
+the case of one constant rate of that density.) A schedule that was measured often is then ranked
+before a luckier one that was measured once, and the nominee's expectation is what its confirmation
+finds.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from tunefarm.measure.farm.runner import Runner
 from tunefarm.measure.measurement import LOST_TO_NOISE, MeasureRequest, MeasureResult, Status
 from tunefarm.tuner.model.cost_model import CostModel, TrainingData
 from tunefarm.tuner.model.history import relatives_bests
-from tunefarm.tuner.model.lessons import Lesson, Trainer
+from tunefarm.tuner.model.lessons import Trainer
 from tunefarm.tuner.records.trials import trial_record
 from tunefarm.tuner.reports.progress import Progress
 from tunefarm.tuner.reports.report import TaskStatus
@@ -141,14 +141,16 @@ class Answer:
     def learn(self) -> None:
         """Count the trial; have the cost model and, unless it is tried once more, the search know
         of it."""
-        task, result, planned = self.work.task, self.result, self.work.planned
-        taught = self.latency
-        if self.is_lost and self.pair is not None:
-            taught = task.beside(self.work.reference, self.pair)
-        deviation = None if self.pair is None else self.pair.deviation
-        lesson = Lesson.of(result.status, taught, result.run_seconds, result.machine, deviation)
-        seconds = result.build_seconds + result.check_seconds + result.run_seconds
-        task.learn(planned.candidate, planned.hash, self.latency, lesson, seconds, result.status)
+        work, planned = self.work, self.work.planned
+        work.task.learn(
+            planned.candidate,
+            planned.hash,
+            self.latency,
+            self.result,
+            self.result.machine,
+            pair=self.pair,
+            reference=work.reference,
+        )
 
     @property
     def calls_for_another(self) -> bool:
@@ -514,9 +516,9 @@ class TuningSession:
         if any(work.again and work.task is task for work in under_way):
             return
         wanted = task.ranking.again(task.progress.trials)
-        if wanted is not None and wanted.reference in task.plans:
-            planned = task.plans[wanted.schedule]
-            self._queue_first(Work(task, planned, wanted.reference, again=True))
+        if wanted is not None and wanted[1] in task.plans:
+            schedule, reference = wanted
+            self._queue_first(Work(task, task.plans[schedule], reference, again=True))
 
     def _reference_failed(self, answer: Answer) -> list[TrialRecord]:
         """Another reference takes over, and the candidate is measured next to that; what is to be

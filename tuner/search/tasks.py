@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from tunefarm.compiler.schedule.space import Candidate, ScheduleSpace
 from tunefarm.compiler.target import Target
 from tunefarm.db.records import BestRecord, TaskKey, TrialRecord, hash_json
 from tunefarm.measure.compare import ALONE_DEVIATION, LogRatio
-from tunefarm.measure.measurement import LOST_TO_NOISE, MeasureRequest, Status
+from tunefarm.measure.measurement import LOST_TO_NOISE, MeasureRequest, MeasureResult, Status
 from tunefarm.measure.placement import Placement
 from tunefarm.tuner.model.cost_model import Outcome, TrainingData
 from tunefarm.tuner.model.features import FeatureExtractor, FeatureMatrix
@@ -39,13 +39,6 @@ from tunefarm.tuner.search.strategy import Strategy
 GONE_DEVIATION = 0.02  # of a pair whose reference is not known here
 AGAIN_SHARE = 0.2  # of a task's trials that measure again, at most
 _NORMAL_95 = 1.96
-
-
-class Again(NamedTuple):
-    """A schedule that is to be measured again, next to a reference."""
-
-    schedule: str
-    reference: str
 
 
 class Ranking:
@@ -175,8 +168,8 @@ class Ranking:
             return False
         return here.mean + math.log(pair.low) < beliefs.expected.mean
 
-    def again(self, trials: int) -> Again | None:
-        """What is worth measuring again after so many trials, and next to what."""
+    def again(self, trials: int) -> tuple[str, str] | None:
+        """The schedule worth measuring again after so many trials, and the reference next to it."""
         beliefs, current = self.beliefs, self.references.current
         if beliefs is None or current is None or self.replications + 1 > AGAIN_SHARE * trials:
             return None
@@ -184,11 +177,11 @@ class Ranking:
         current, root = self.references.current, self.references.root
         assert current is not None, "a reference gives way only to another one"
         if wanted is not None:
-            return Again(wanted, current)
+            return wanted, current
         if root is not None and root != current and self.references.is_adrift:
-            return Again(current, root)
+            return current, root
         found = beliefs.again(without=[current])
-        return None if found is None else Again(found, current)
+        return None if found is None else (found, current)
 
     def _begin(self, root: str, seconds: float) -> None:
         self.scale = seconds
@@ -443,37 +436,45 @@ class TuningTask:
             latency = self.ranking.take_over(record, eligible=candidate is not None)
             if candidate is not None:
                 self.plans[hash] = Planned(candidate, record.schedule, hash)
-        pair = recorded_pair(record)
-        deviation = None if pair is None else pair.deviation
-        taught = latency
-        if record.status in LOST_TO_NOISE and pair is not None:
-            taught = self.beside(record.reference, pair)
-        lesson = Lesson.of(record.status, taught, record.run_seconds, record.conditions, deviation)
-        seconds = record.build_seconds + record.check_seconds + record.run_seconds
-        self.learn(candidate, hash, latency, lesson, seconds, record.status, believe=believe)
+        self.learn(
+            candidate,
+            hash,
+            latency,
+            record,
+            record.conditions,
+            pair=recorded_pair(record),
+            reference=record.reference,
+            believe=believe,
+        )
         if candidate is not None:
             self.search.add(candidate, self.known[hash])
-
-    def beside(self, reference: str | None, pair: LogRatio) -> float:
-        """Seconds of what takes so much longer than a reference; infinity if that has no place."""
-        return math.inf if reference is None else pair.ratio * self.ranking.latency(reference)
 
     def learn(
         self,
         candidate: Candidate | None,
         hash: str,
         latency: float,
-        lesson: Lesson | None,
-        seconds: float,
-        status: str,
+        trial: MeasureResult | TrialRecord,
+        conditions: Mapping[str, Any],
         *,
+        pair: LogRatio | None,
+        reference: str | None,
         believe: bool = True,
     ) -> None:
-        """Count a trial that took `seconds`; keep its lesson for the cost model.
+        """Count a trial of a schedule, under these conditions; keep its lesson for the cost model.
 
-        `candidate` is None for a schedule that is no point of the space any more.
+        `latency` is in the task's scale, infinity for a failure; `candidate` is None for a schedule
+        that is no point of the space any more. A pair that was too noisy teaches what it says of
+        the schedule next to its `reference`.
         """
-        is_lost = status in LOST_TO_NOISE
+        is_lost = trial.status in LOST_TO_NOISE
+        taught, deviation = latency, None if pair is None else pair.deviation
+        if is_lost and pair is not None:
+            taught = math.inf
+            if reference is not None:
+                taught = pair.ratio * self.ranking.latency(reference)
+        lesson = Lesson.of(trial.status, taught, trial.run_seconds, conditions, deviation)
+        seconds = trial.build_seconds + trial.check_seconds + trial.run_seconds
         self.scattered += is_lost
         self.failures += not is_lost and not math.isfinite(latency)
         if not is_lost or hash not in self.known:

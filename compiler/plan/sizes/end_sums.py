@@ -1,10 +1,10 @@
-"""Pass: sums end where what they add is 0 behind a dynamic size, or both factors of it are.
+"""Pass: sums over a dynamic axis end at its size where the terms behind it are 0.
 
     sum over k of p[i, k] * v[k, j]   ->   sum over k of select(k < sizes[n], p[i, k] * v[k, j], 0)
     sum over k of p[i, k]             ->   sum over k of select(k < sizes[n], p[i, k], 0)
 
-So nobody reads what is behind the size any more: who makes it computes no padding, and fills
-none. `Graph.zeros` says what is 0; where it holds something else by now, the model meant 0.
+A term is 0 behind the size where a factor is (`Graph.zeros`); with the condition in the sum no
+kernel reads its padding any more, so the kernels that make the factors neither compute nor fill it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,11 @@
-"""Pass: limits on the kernels of a model with dynamic shapes.
+"""Pass: how far each kernel's result is needed along its dynamic axes (bounds inference).
 
-`needed_extents` finds how far results are needed; what is left over gets no limit, and is computed
-up to its bound.
+From the outputs backwards through the program: a reader that is needed for `oh < rows` and loads
+`x[2 * oh + kh]` needs `x` below `2 * rows + 1`. Each kernel gets the largest of these as limits
+(`ValidExtent`), in terms of the vector of sizes that a run passes, and computes nothing behind
+them. An axis whose need no size expresses gets no limit and is computed up to its bound. As in
+Halide's bounds inference (Ragan-Kelley et al., PLDI 2013, section 4.2), over sizes instead of
+boxes.
 """
 
 from __future__ import annotations

@@ -1,20 +1,21 @@
-"""Passes: how far apart elements of dynamic tensors lie, between kernels and in arguments.
+"""Passes: the row pitch of dynamic images, and arguments that are dense at their true sizes.
 
     conv: f32[1, 4, 160, 160, 8], width <= 160  ->  rows of conv are min(160, width + 3) * 8 apart
 
-A value lies at its bounds: an image of 320 columns in a build for up to 960 would use every third
-part of each row only, and what streams it would jump from page to page. Planes of a dynamic height
-stay where they are, so that views and joins of whole planes are what they were; of a fixed height
-all rows of a value follow each other, whatever axes a kernel has for them. So they do where their
-columns are longer than vectors, as the features of a token are: a batch of one, in a build for up
-to eight, would lie eight sentences apart, in an eighth of the sets of the caches.
+`pitch_rows`: a buffer is allocated for the bounds of its sizes. With rows at the distance of the
+bound, an image of 320 columns in a build for up to 960 would use a third of each row, and loops
+over rows would jump between pages. So rows lie as far apart as a run needs (the leading dimension
+of BLAS). Planes stay at the bound, so that views and joins of whole planes keep their offsets; with
+a fixed height all rows of a value follow each other. So do rows whose columns are longer than
+vectors, such as the features of a token: with a batch of one in a build for up to eight, steps
+would lie eight sentences apart and use an eighth of the cache's sets.
 
     fill = select(i3 < w, select(i2 < h, x[i0, i1, i2, i3], 0), 0)
       ->   x lies dense at run time: image i0 begins at i0 * 3 * h * w, and row i2 at i2 * w
 
-An argument of dynamic shape is dense at its true sizes, and what reads it as if it lay at its
-bounds has its rows copied there first. Kernels that only move and compute elements need no copy.
-Nothing lies behind the last element: what they read stands under conditions that it is there.
+`dense_arguments`: the caller's array is dense at its true sizes. A kernel that reads it at bounds
+needs a copy first; kernels that only move and compute elements read it in place. Every load stands
+under conditions that its element exists, since nothing lies behind the last one.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Pass: what fills padding is done by the kernel that makes a value, or by one that folds axes.
+"""Pass: move fills of padding to where they fuse with the kernel that makes the value.
 
     c = conv(fill(x)); a = add(x, c)              ->    f = fill(x); c = conv(f); a = add(f, c)
     f = fill(x); c = conv(f); m = sum(f)          ->    f = fill(x); c = conv(f); m = sum(fill(f))
 
-Where x has no other reader than its fill, they are one kernel, and nothing passes over memory for
-the fill alone. What folds whole axes has a fill of its own that marks where they end, and stops
-there. Zeros that are there already stay: what reads them as such has no fill that would mark it.
+A fill whose value has no other reader becomes part of the kernel that makes the value, so that no
+pass over memory is made for it. A reduction over whole axes keeps a fill of its own: it marks where
+the axes end, and the reduction stops there. Padding that holds zeros already needs no fill.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Pass: kernels that differ in how far they fill what is behind their sizes are one.
+"""Pass: kernels that differ only in how far they fill their padding become one kernel.
 
     a = conv(x, w)        needed to its sizes                     a = conv_fill(x, w)
     b = conv_fill(y, v)   needed, and 0, one row further    ->    b = conv_fill(y, v)
 
-Layers of one shape are one kernel, which is compiled and tuned once, also where a window reads
-behind the results of some of them only. A row of zeros more takes next to no time.
+Equal layers then share one kernel, which is compiled and tuned once, even where only some of their
+readers have windows that reach into the padding. Filling one row more costs next to nothing.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from tunefarm.db.records import TrialRecord
 from tunefarm.measure.compare import ALONE_DEVIATION, LogRatio
 from tunefarm.tuner.search.pairwise_estimates import PairwiseEstimates
 from tunefarm.tuner.search.posterior import posterior
-from tunefarm.tuner.search.tasks import AGAIN_SHARE, GONE_DEVIATION, Again, Ranking, References
+from tunefarm.tuner.search.tasks import AGAIN_SHARE, GONE_DEVIATION, Ranking, References
 
 
 def pair(ratio: float, deviation: float = 0.01) -> LogRatio:
@@ -105,7 +105,7 @@ def test_one_that_scatters_may_be_the_best_if_its_interval_says_so() -> None:
 
 def test_what_leads_beyond_doubt_is_measured_again_and_then_is_the_reference() -> None:
     ranking = measured(0.5, 0.9, 1.0, 1.1, 1.2)
-    assert ranking.again(6) == Again("0", "default")
+    assert ranking.again(6) == ("0", "default")
     ranking.add("0", 1.0, "default", pair(0.5))
     assert ranking.again(100) is None
     assert ranking.references.current == "0"

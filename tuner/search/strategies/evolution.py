@@ -1,4 +1,11 @@
-"""Evolutionary search over the space; without a score, children of the fastest as they come."""
+"""Evolution: candidates by an evolutionary search, batches by expected improvement.
+
+Candidates come from mutation and crossover of the fastest measured ones. They are ranked by two
+predictions, the cost model's and a Gaussian process over the task's own measurements, weighted by
+past accuracy. A batch is chosen greedily by expected improvement, each candidate as if the ones
+before it had been measured (Ginsbourger, Le Riche and Carraro, 2010). Without a cost model the
+children of the fastest are proposed as they come.
+"""
 
 from __future__ import annotations
 
