@@ -1,4 +1,4 @@
-"""QueueRunner: runs the jobs of a queue in turns until all are done, or until a deadline.
+"""QueueRunner: runs the jobs of a queue by turns of limited time, until all are done or a deadline.
 
     next entry        -> division.next_turn, from what the entries' turns have shown
     take_entry        -> no other runner works on it
