@@ -261,10 +261,11 @@ class Generator:
     def _checked(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> Tokens:
         """The prompts as one array, [batch, tokens]."""
         lengths = {len(prompt) for prompt in prompts}
-        if len(lengths) != 1 or 0 in lengths:
+        if 0 in lengths or not lengths:
+            raise InputError("a prompt has no tokens", hint="give each at least one token")
+        if len(lengths) != 1:
             raise InputError(
-                f"the prompts have {sorted(lengths)} tokens, and must have equally many, at least "
-                "1",
+                f"the prompts have {sorted(lengths)} tokens, and must have equally many",
                 hint="generate from prompts of other lengths one after the other",
             )
         if max_tokens < 1:
@@ -279,8 +280,9 @@ class Generator:
             raise InputError(
                 f"{with_count(batch, 'prompt')} are given, and the model was built for a batch of "
                 f"{low if low == high else f'{low} to {high}'}",
-                hint="build it with another range: tune build "
-                f"--shape {self._lengths.symbols[0] or 'batch'}=1..8",
+                hint="build it with a range for the first dimension of "
+                f"{self.ports.ids}: tune build --shape "
+                f"{self._lengths.symbols[0] or 'batch_size'}=1..{max(high, batch)}",
             )
         if count + max_tokens - 1 > self.capacity:
             raise InputError(

@@ -371,7 +371,9 @@ def test_samplings_that_cannot_be_are_refused(named: Any, message: str) -> None:
     ("prompts", "more", "message"),
     [
         ([[1, 2], [3]], 4, r"the prompts have \[1, 2\] tokens, and must have equally many"),
-        ([[]], 4, "equally many, at least 1"),
+        ([[]], 4, "a prompt has no tokens"),
+        ([[1], []], 4, "a prompt has no tokens"),
+        ([], 4, "a prompt has no tokens"),
         ([[1], [2], [3]], 4, "3 prompts are given, and the model was built for a batch of 1 to 2"),
         ([[97]], 4, "token ids must be integers from 0 to 96"),
         ([[-1]], 4, "token ids must be integers from 0 to 96"),

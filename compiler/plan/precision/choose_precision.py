@@ -44,6 +44,7 @@ from tunefarm.compiler.operators.registry import (
 from tunefarm.compiler.operators.types import Types
 from tunefarm.compiler.plan.fusion.fuse import fuse
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.large_arrays import release
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.numerics import Numerics
 
@@ -172,7 +173,9 @@ def _holds(graph: Graph, name: str, narrow: DType) -> bool:
         return True
     finite = np.isfinite(array)
     with np.errstate(over="ignore"):
-        return bool(np.isfinite(array[finite].astype(narrow.numpy)).all())
+        holds = bool(np.isfinite(array[finite].astype(narrow.numpy)).all())
+    release(array.nbytes)
+    return holds
 
 
 # --- which values are stored in the narrow type -------------------------------------------------
