@@ -36,7 +36,10 @@ class OrtValue:
     """An array, or a list of arrays, as onnxruntime wraps it; `numpy` is the array itself."""
 
     def __init__(self, value: Any) -> None:
-        self._value = value
+        """`value` may be what onnxruntime's own functions wrap, such as weights of an adapter."""
+        self._given = value  # the memory of the array may be its
+        is_wrapped = not isinstance(value, np.ndarray) and hasattr(value, "numpy")
+        self._value = value.numpy() if is_wrapped else value
 
     @classmethod
     def ortvalue_from_numpy(

@@ -14,6 +14,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests.compiler.frontend.onnx_models import model, node
+from tests.processes import python
 from tunefarm import compiler
 from tunefarm.compiler import InferenceSession, OrtValue, SessionOptions
 from tunefarm.compiler.errors import ImportModelError, SettingsError
@@ -132,3 +133,31 @@ def test_initializers_that_cannot_be_are_refused(folder: Path, tmp_path: Path) -
     for given in (executable, tmp_path / "m.tuned", (tmp_path / "m.tuned").read_bytes()):
         with pytest.raises(SettingsError, match=r"is built already.*initializers"):
             InferenceSession(given, options)
+
+
+def test_weights_of_an_adapter_are_inputs(folder: Path) -> None:
+    """As the error of `add_active_adapter` says."""
+    inputs = [FLOATS(n, TensorProto.FLOAT, shape) for n, shape in (("x", [2, 3]), ("w", [3, 4]))]
+    made = model(
+        [node("MatMul", "x w")],
+        inputs,
+        [FLOATS("y", TensorProto.FLOAT, [2, 4])],
+        {"w": np.zeros_like(W)},
+        opset=21,
+    )
+    onnx.save(made, folder / "adapted.onnx")
+    adapter = onnxruntime.AdapterFormat()
+    adapter.set_parameters({"w": onnxruntime.OrtValue.ortvalue_from_numpy(W)})
+    adapter.export_adapter(str(folder / "w.adapter"))
+    np.save(folder / "x.npy", X)
+    program = f"""
+import tunefarm
+tunefarm.replace_onnxruntime()
+import numpy, onnxruntime
+weights = onnxruntime.AdapterFormat.read_adapter({str(folder / "w.adapter")!r}).get_parameters()
+session = onnxruntime.InferenceSession({str(folder / "adapted.onnx")!r})
+x = numpy.load({str(folder / "x.npy")!r})
+numpy.save({str(folder / "y.npy")!r}, session.run(None, {{"x": x, **weights}})[0])
+"""
+    python("-W", "ignore", "-c", program, check=True)
+    np.testing.assert_allclose(np.load(folder / "y.npy"), X @ W, rtol=1e-5)
