@@ -472,7 +472,7 @@ class InferenceSession:
     def enable_fallback(self) -> None:
         """Do nothing: there is no other provider to fall back on."""
 
-    def __reduce__(self) -> NoReturn:
+    def __getstate__(self) -> NoReturn:  # what classes that are pickled by a path replace
         raise TypeError(
             "a session has code in this process, and can be neither pickled nor copied: "
             "make one in each process, or share it among threads"

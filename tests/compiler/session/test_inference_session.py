@@ -557,6 +557,26 @@ def test_sessions_are_neither_pickled_nor_copied(sized: Pair) -> None:
             act(sized.ours)
 
 
+class OfPath(InferenceSession):
+    """A session that is pickled by its path, as insightface has it."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+    def __getstate__(self) -> Any:
+        return {"path": self.path}
+
+    def __setstate__(self, state: dict[str, str]) -> None:
+        self.__init__(state["path"])  # type: ignore[misc]
+
+
+def test_programs_pickle_sessions_by_their_path(sized: Pair, tmp_path: Path) -> None:
+    sized.ours.executable.save(tmp_path / "m.tuned")
+    again = pickle.loads(pickle.dumps(OfPath(str(tmp_path / "m.tuned"))))
+    np.testing.assert_array_equal(again.run(["sum"], FEED)[0], X + Y)
+
+
 def test_runs_are_asynchronous(sized: Pair) -> None:
     told: Queue[tuple[list[Any], Any, str]] = Queue()
     sized.ours.run_async(["sum"], FEED, lambda *results: told.put(results), "mine")
