@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.kernel_stages import KernelSchedule
@@ -26,12 +26,13 @@ from tunefarm.compiler.runtime.spec.executable_spec import (
 from tunefarm.compiler.runtime.spec.guards import SizeGuard
 from tunefarm.compiler.runtime.spec.kernel_report import KernelReport
 from tunefarm.compiler.schedule.spaces import SpaceCache
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.numerics import Algorithm
 from tunefarm.compiler.types.signature import Signature
 from tunefarm.compiler.types.tensor_type import TensorType
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Parts:
     """What the stages have made: the graph, its kernels with the schedules and the code of the
     distinct ones by workload key, and how they run over which memory."""

@@ -40,11 +40,11 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tunefarm.compiler.errors import SettingsError
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 TypeRule: TypeAlias = Callable[
@@ -57,7 +57,7 @@ ELEMENT_TYPES: Mapping[DType, int] = {
 """ONNX's numbers of element types, by which functions know them."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CFunction:
     """The symbol of a shared library, of the signature above; `context` is handed to it.
 
@@ -69,7 +69,7 @@ class CFunction:
     context: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RegisteredFunction:
     """A function by the name of its operator; `types` gives results' types from operands'."""
 

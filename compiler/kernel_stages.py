@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
@@ -19,6 +19,7 @@ from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.schedule import ChooseSchedule, Schedule, ScheduleChoice
 from tunefarm.compiler.schedule.spaces import SpaceCache, naive_schedule
 from tunefarm.compiler.stages import Stages
+from tunefarm.compiler.types.frozen import frozen
 
 KERNEL_STAGES = ("schedule", "loops", "llvm", "object_code")
 
@@ -29,7 +30,7 @@ _DOES_NOT_FIT = (ScheduleError, LoweringError, VerifyError)
 """What compiling a kernel raises with a schedule that is not for it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ChosenSchedule:
     """A distinct kernel with the schedule to try first; `choice` is None for the default."""
 
@@ -40,7 +41,7 @@ class ChosenSchedule:
         return f"{self.kernel.name}: {DEFAULT if self.choice is None else self.choice}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KernelSchedule:
     """The schedule that a distinct kernel is built with, which is `used`.
 
@@ -76,7 +77,7 @@ def choose_schedules(
     }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KernelStages:
     """What each distinct kernel goes through by itself: schedule, loops, LLVM and object code.
 

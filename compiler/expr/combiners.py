@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from tunefarm.compiler.expr.nodes import Const, const
 from tunefarm.compiler.types.dtypes import BOOLS, INTEGERS, DType
 from tunefarm.compiler.types.dtypes import WIDE_NUMBERS as NUMBERS
+from tunefarm.compiler.types.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Combiner:
     """How a reduction joins its terms, in any order."""
 

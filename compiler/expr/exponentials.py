@@ -6,7 +6,6 @@ whose last bit is 1: it is in the sum's lowest bits, from where a shift takes it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from tunefarm.compiler.expr.instructions import Instructions
@@ -25,6 +24,7 @@ from tunefarm.compiler.expr.polynomials import (
     with_sign_of,
 )
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 
 # e^r = 1 + r + r^2 p(r), |r| <= ln(2)/2: 2^-28.2
 _EXP = (
@@ -95,7 +95,7 @@ _TANH_BELOW = (
 _SINH = (0.16666732728481293, 0.00832962617278099, 0.0002042697014985606)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Format:
     """What differs between element types.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,11 +26,12 @@ from tunefarm.compiler.expr.instructions import (
 from tunefarm.compiler.types.dtypes import BOOLS, INTEGERS, WIDE, DType
 from tunefarm.compiler.types.dtypes import WIDE_FLOATS as FLOATS
 from tunefarm.compiler.types.dtypes import WIDE_NUMBERS as NUMBERS
+from tunefarm.compiler.types.frozen import frozen
 
 _Values: TypeAlias = npt.NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Domain:
     """Values that an operand takes without harm: floats in low..high, integers in low..high - 1."""
 
@@ -39,7 +39,7 @@ class Domain:
     integers: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Function:
     """A scalar function."""
 

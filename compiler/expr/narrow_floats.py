@@ -7,11 +7,11 @@ kept, less one where that digit is even, and cut (Giesen, float to half, 2012).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from tunefarm.compiler.expr.instructions import Instructions
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 
 _F32_BIAS = 127
 _F32_DIGITS = 23
@@ -28,7 +28,7 @@ class _Beyond(Enum):
     NOTHING = "its largest number, and 0 for NaN"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Format:
     """A sign, an exponent and `digits` of a mantissa."""
 

@@ -5,15 +5,14 @@ A field is an unsigned number of a few bits: u8(word >> amount & mask).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tunefarm.compiler.expr.nodes import Binary, Cast, Const, Expr, Load, binary, cast, const
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 
 WORD = DType.I32
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PackedField:
     """`bits` bits of a word in memory, from the bit `amount`, an index, on."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from tunefarm.compiler.expr.combiners import neutral_element
 from tunefarm.compiler.expr.functions import BINARY, UNARY
@@ -21,6 +20,7 @@ from tunefarm.compiler.expr.nodes import (
 )
 from tunefarm.compiler.expr.walk import axes_of, children, loads, postorder
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 
 
 def is_expensive(expr: Expr) -> bool:
@@ -48,7 +48,7 @@ def float_bounds(expr: Expr) -> tuple[float, float]:
     return min(low, limit), min(high, limit)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Quantised:
     """min(max(round(value) + offset, low), high), an integer in a float of 32 bits."""
 

@@ -13,10 +13,10 @@ leads to, and the user must be able to read that.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from tunefarm.compiler.errors import ImportModelError
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.large_arrays import LEAST_BYTES, mapped
 from tunefarm.configs.file_kinds import kind_of, stand_in
 from tunefarm.configs.files import open_regular
@@ -24,7 +24,7 @@ from tunefarm.configs.files import open_regular
 _HEAD_BYTES = 256  # enough for a stand-in, which is a text
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ExternalData:
     """The folders of a model, in the order in which its external data is looked for."""
 

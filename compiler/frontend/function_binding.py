@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import NoReturn, TypeAlias, cast
 
@@ -19,6 +18,7 @@ from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.run_time_sizes import symbols_text
 from tunefarm.compiler.operators.function import ABSENT, type_text
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.open_axes import bound_shape
 from tunefarm.compiler.types.padded_shape import PaddedShape, is_unpadded, true_shape
 from tunefarm.compiler.types.sizes import (
@@ -270,7 +270,7 @@ def bind(node: OnnxNode, function: RegisteredFunction, graph: GraphBuilder) -> S
     ]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Called:
     """What a function takes or gives: `dims` are what is there of its axes."""
 

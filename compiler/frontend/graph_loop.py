@@ -11,7 +11,6 @@ more state. What cannot be said so is refused, and unrolled by who asked, where 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from onnx import GraphProto
@@ -32,6 +31,7 @@ from tunefarm.compiler.frontend.structured_values import (
 from tunefarm.compiler.frontend.subgraphs import Results, Subgraphs
 from tunefarm.compiler.operators.loop import INDEX, RESULT, STATE
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.padded_shape import PaddedShape, extent_of, unpadded_shape
 from tunefarm.compiler.types.sizes import Dimension, Size, Symbol, bounds_of, symbols_of
 from tunefarm.compiler.types.tensor_type import Attribute
@@ -43,7 +43,7 @@ class StateTypeError(UnsupportedOperatorError):
     """A state of a loop becomes another kind of tensor."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LoopForm:
     """What bounds a loop, and what its body is given.
 
@@ -65,7 +65,7 @@ class LoopForm:
     backward: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OpenAxis:
     """An axis of a state whose extent changes: it is what the state at `place` says, which is
     `initial` before the first step, from `low` to `high`."""
@@ -78,7 +78,7 @@ class OpenAxis:
     high: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LoopBody:
     """A body that was converted: values of the first step's beginning, and of a step's end.
 
@@ -117,7 +117,7 @@ def _convert_body(
     raise node.unsupported("a loop whose states take other shapes again and again")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Known:
     """The states that no step changes, bounds of axes that some do, by state and axis, and those
     of integers to which each step adds the same, by state."""

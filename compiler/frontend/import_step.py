@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 from onnx import NodeProto
@@ -18,11 +18,12 @@ from tunefarm.compiler.frontend.name_scope import NameScope
 from tunefarm.compiler.frontend.shape_hints import Hints
 from tunefarm.compiler.frontend.signature import Signature, find_signature
 from tunefarm.compiler.strings.operators import ONLY_FIRST, computes_with_strings
+from tunefarm.compiler.types.frozen import frozen
 
 FunctionKey: TypeAlias = tuple[str, str, str]  # domain, name, overload
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Frame:
     """Where a node stands: its names, its opsets, and the functions that it is inside of.
 
@@ -37,7 +38,7 @@ class Frame:
     hints: Hints = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ImportStep:
     """One node to convert, with its names and its place."""
 

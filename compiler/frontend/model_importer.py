@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from onnx import FunctionProto, GraphProto, NodeProto
@@ -46,6 +45,7 @@ from tunefarm.compiler.frontend.structured_values import (
     schema_kind,
 )
 from tunefarm.compiler.types.denormals import flushed
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.tensor_type import Array
 
 _MAX_DEPTH = 40
@@ -312,7 +312,7 @@ class ModelImporter:
         return _results([output.name for output in graph.output], scope)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _StepSubgraphs:
     """The subgraphs of one node, as `Subgraphs` asks."""
 

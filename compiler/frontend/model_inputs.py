@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -23,6 +23,7 @@ from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.types import extents
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.extents import Extent, FixedInput, Given
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.padded_shape import PaddedShape, true_shape
 from tunefarm.compiler.types.sizes import Dimension, Symbol, bounds_of, static_shape
 from tunefarm.compiler.types.tensor_type import Array, TensorType
@@ -32,7 +33,7 @@ Declared: TypeAlias = tuple[int | str, ...] | None
 GivenShape: TypeAlias = tuple[int | Extent, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class InputType:
     """An input's type at the bounds of its symbols, and its axes if it has any."""
 

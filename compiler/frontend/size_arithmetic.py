@@ -7,7 +7,6 @@ They are NumPy's on object arrays of `Dimension`s, as constants are evaluated by
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Final, TypeAlias
 
@@ -29,6 +28,7 @@ from tunefarm.compiler.frontend.size_tables import (
 )
 from tunefarm.compiler.frontend.structured_values import Entity
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.sizes import (
     Dimension,
     Size,
@@ -49,7 +49,7 @@ _MOST_ELEMENTS = 4096
 _MOST_POWER = 4
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KnownResults:
     """What is known of the outputs of a node that computes with sizes.
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.sizes import Dimension, Size, bounds_of, divide, greater, smaller
 from tunefarm.compiler.types.tensor_type import Array
 
@@ -38,7 +39,7 @@ class Table:
     values: Array
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Between:
     """An integer that nodes compute, and what it is at least and at most."""
 

@@ -9,7 +9,7 @@ words there.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from onnx import NodeProto, ValueInfoProto
@@ -30,6 +30,7 @@ from tunefarm.compiler.strings.operators import (
     StringOperatorError,
 )
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.sizes import Dimension, Symbol, bounds_of
 from tunefarm.compiler.types.string_prefix import (
     StringAttribute,
@@ -40,7 +41,7 @@ from tunefarm.compiler.types.string_prefix import (
 from tunefarm.compiler.types.tensor_type import Array
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FoundPrefix:
     """The steps, the types of their results, and the nodes that are left.
 

@@ -17,6 +17,7 @@ from tunefarm.compiler.errors import ImportModelError, ShapeError, UnsupportedOp
 from tunefarm.compiler.frontend.element_types import dtype_of
 from tunefarm.compiler.frontend.graph_builder import Value
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.structure import Label, StructuredPort
 
 
@@ -132,7 +133,7 @@ def type_proto(entity: Entity | None) -> TypeProto:
 _MOST = 1024
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class InputStructure:
     """The inputs as tensors, with the shapes given for them, and what they are put together to."""
 

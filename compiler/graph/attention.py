@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -43,6 +43,7 @@ from tunefarm.compiler.graph.rewriter import Rewriter, consumers, use_counts
 from tunefarm.compiler.kernels.attention import fits_tiles
 from tunefarm.compiler.operators.registry import Pattern, complete_attributes, operator
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.node import Node
 
 FEWEST_QUERIES = 4  # of a head with keys of its own
@@ -78,7 +79,7 @@ def run(
     return dead_code.run(rewriter.finish())
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Scores:
     """What becomes of the first product: a scale, a soft cap (0: none), masks, and what is where
     they mask."""
@@ -90,7 +91,7 @@ class _Scores:
     masked: float = -math.inf
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Sunk:
     """A softmax over scores and a column next to them."""
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.tensor_type import Array
 
@@ -32,7 +33,7 @@ _Steps = dict[int, int]
 """By axis, counted from the end (1 is the last), how much a number grows along it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Offset:
     """A number and signed integer values, of one element each or of one for each matrix."""
 
@@ -45,7 +46,7 @@ class Offset:
         return Offset(self.constant + sign * other.constant, self.terms + terms)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Diagonals:
     """Query m sees at most the keys n with min(first) <= n - m <= max(last); () is no bound."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -10,13 +10,14 @@ from tunefarm.compiler.graph.causal_masks import HIDDEN, Diagonals, Offset
 from tunefarm.compiler.graph.rewriter import Rewriter
 from tunefarm.compiler.operators.registry import operator
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.tensor_type import Attribute
 
 Perm = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Operand:
     """A value whose axes, in the order `perm`, are a stack of matrices [..., position, feature]."""
 
@@ -24,7 +25,7 @@ class Operand:
     perm: Perm
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Mask:
     """What is added to the scores, or, of bool, where they stay (`masked` elsewhere)."""
 
@@ -32,7 +33,7 @@ class Mask:
     inverted: bool = False  # they stay where it is false
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ends:
     """Which keys there are, if that is dynamic: those below an element of a vector of sizes and,
     with `since`, not below another one."""
@@ -42,7 +43,7 @@ class Ends:
     since: int = -1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Match:
     """The parts of an attention that ends in the node `last`."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.loop_regions import Loops, loop_of, loop_regions
 from tunefarm.compiler.operators.evaluate_node import evaluate_node
 from tunefarm.compiler.operators.loop import INDEX, RESULT, STATE, LoopParts
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.tensor_type import Array
 
@@ -33,7 +33,7 @@ def evaluate_graph(
     return values
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Evaluation:
     graph: Graph
     regions: Mapping[str, Loops]

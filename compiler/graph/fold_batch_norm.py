@@ -8,7 +8,7 @@ are computed in double precision and rounded once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -16,13 +16,14 @@ import numpy.typing as npt
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.rewriter import Rewriter, use_counts
 from tunefarm.compiler.operators.registry import complete_attributes
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.tensor_type import Array
 
 _Doubles = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Affine:
     """y = factor * x + shift, one entry per channel (axis 1)."""
 

@@ -3,7 +3,7 @@ floats is narrower as it is."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from types import MappingProxyType
 
@@ -24,6 +24,7 @@ from tunefarm.compiler.operators.registry import (
 )
 from tunefarm.compiler.types.conversions import converted
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.numerics import FLUSH, Denormals
 from tunefarm.compiler.types.tensor_type import Array
@@ -146,7 +147,7 @@ def dequantise(graph: Graph) -> Graph:
     return dead_code.run(rewriter.finish()) if found else graph
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Integers:
     """A constant, and what is subtracted from all its elements before they are scaled."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.metadata import NO_METADATA, Metadata
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.padded_shape import PaddedShape
@@ -14,7 +15,7 @@ from tunefarm.compiler.types.structure import NO_STRUCTURE, Structure
 from tunefarm.compiler.types.tensor_type import Array, TensorType
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Graph:
     """A model: nodes in topological order over named, typed values.
 

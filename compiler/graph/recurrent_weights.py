@@ -10,8 +10,6 @@ reading four times as much, and where their scale changes along the sum: no run 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from tunefarm.compiler.graph import dead_code
@@ -24,6 +22,7 @@ from tunefarm.compiler.operators.recurrence import CANDIDATE, FLOAT_STATES, RECU
 from tunefarm.compiler.operators.registry import Pattern, complete_attributes, operator
 from tunefarm.compiler.types.conversions import converted
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.tensor_type import Array
 
@@ -62,7 +61,7 @@ def _weights(node: Node) -> list[str]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Integers:
     """Integers of 16 bits, less their zero point, and the scale of each in f32."""
 

@@ -11,7 +11,7 @@ product or an attention smaller.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -26,11 +26,12 @@ from tunefarm.compiler.operators.registry import (
     complete_attributes,
     operator,
 )
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.padded_shape import whole
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Selection:
     """`count` places of an axis: from `start` on in steps, or where `sizes` says (a shift)."""
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 
 from tunefarm.compiler.errors import ScheduleError
@@ -47,6 +47,7 @@ from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.stage import Axis, Stage
 from tunefarm.compiler.machine.amx_set_up import FULL_PALETTE
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.numerics import is_narrow
 
 BLOCK, KEY = "nb", "n"  # the axes of a key: its block, and its place there
@@ -61,7 +62,7 @@ MOST_KEYS = 8192
 """Whose scores, and weights of 2 bytes, a kernel keeps on its stack of 1 MiB for a tile's rows."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Attention:
     """The parts of an attention kernel, whatever its axes are called."""
 

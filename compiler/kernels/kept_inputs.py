@@ -9,8 +9,6 @@ tiles or by two threads, is the same both times.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tunefarm.compiler.expr.affine import Affine, affine
 from tunefarm.compiler.expr.nodes import (
     Binary,
@@ -31,6 +29,7 @@ from tunefarm.compiler.expr.walk import axes_of, loads
 from tunefarm.compiler.kernels.kernel import DensePitch, FusedKernel
 from tunefarm.compiler.kernels.stage import Stage
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 
 
 def inputs_kept(kernel: FusedKernel) -> tuple[int, ...]:
@@ -89,7 +88,7 @@ def _is_own(load: Load, output: Stage) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WrittenRows:
     """The rows that a result has not from the input `kept`: `count` of them along an axis, from
     `first` on, which axes outside of it decide."""

@@ -11,11 +11,12 @@ from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.expr.nodes import Expr, Load, cast, index
 from tunefarm.compiler.kernels.stage import Axis, Stage
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.open_axes import OpenAxes
 from tunefarm.compiler.types.tensor_type import Array, TensorType
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RowPitch:
     """How far apart the rows of planes lie in memory, where how many columns there are is dynamic.
 
@@ -58,7 +59,7 @@ class RowPitch:
         return {self.row, self.plane} <= ends
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DensePitch:
     """How far apart the elements of an array lie that is dense at the sizes of the run.
 
@@ -86,7 +87,7 @@ class DensePitch:
 Pitch: TypeAlias = RowPitch | DensePitch
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Buffer:
     """An input of a kernel; `constant` says that its contents are known when the model is built."""
 
@@ -123,7 +124,7 @@ class ValidExtent:
         return self.stride * self.extent
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FusedKernel:
     """Inputs and stages in topological order; the last stage is the only output.
 
@@ -287,7 +288,7 @@ class KernelBuilder:
         return hint if count == 0 else f"{hint}_{count}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Guard:
     """A call runs only where the bool `value` of the program is `taken`."""
 
@@ -298,7 +299,7 @@ class Guard:
         return self.value if self.taken else f"not {self.value}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KernelCall:
     """One kernel of a program: `outputs = kernel(inputs)`, values by their graph names."""
 
@@ -311,7 +312,7 @@ class KernelCall:
     guards: tuple[Guard, ...] = ()  # all must hold; the second is known where the first holds
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ViewCall:
     """`output` is `input`'s memory, from byte `offset` on, under another shape: no code runs."""
 
@@ -320,7 +321,7 @@ class ViewCall:
     offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JoinCall:
     """`output` is the memory that holds the inputs, one behind the other: no code runs.
 
@@ -332,7 +333,7 @@ class JoinCall:
     output: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FunctionCall:
     """`outputs = name(inputs)`, code that is not ours; "" is an input that is absent.
 
@@ -374,7 +375,7 @@ class FunctionCall:
         return tuple(name for name in self.inputs if name)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LoopBegin:
     """What follows, up to the `LoopEnd` of the same number, runs again and again.
 
@@ -404,7 +405,7 @@ class LoopBegin:
         return next(iter(written_by(self)), "")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LoopEnd:
     """The end of a step: `following` become the states, and `collected` rows of their results.
 
@@ -470,7 +471,7 @@ def written_by(call: Call) -> tuple[str, ...]:
             return (call.output,)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KernelProgram:
     """A model after fusion: kernel and function calls, views and joins in execution order."""
 

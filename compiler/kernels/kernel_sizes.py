@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from tunefarm.compiler.expr.nodes import Binary, Const, Index, Load
 from tunefarm.compiler.expr.walk import postorder
 from tunefarm.compiler.kernels.kernel import DensePitch, FusedKernel, Pitch, RowPitch
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.tensor_type import Array
 
 
@@ -90,7 +91,7 @@ def kernel_at(kernel: FusedKernel, sizes: Sequence[int]) -> FusedKernel:
     return replace(kernel, sizes=())
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LiveExtents:
     """How far a kernel's loops run at the sizes that it is tuned for: the extents of its output's
     axes, and of axes that are summed over, by name."""

@@ -17,7 +17,7 @@ own: symmetric, with the unit max |x| / 127 of the chunk, |d0| <= 127. Its sums 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.expr.nodes import (
@@ -39,6 +39,7 @@ from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.stage import Axis, Stage
 from tunefarm.compiler.kernels.weight_words import WORD, WordProduct, product_term, word_product
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 
 DIGITS = 3  # that keep what f32 does
 ROUNDED = 1  # digits of data that is rounded to 8 bits
@@ -54,7 +55,7 @@ _LARGEST = 127.0  # of data rounded to 8 bits, in units
 _LEAST_MAGNITUDE = 2.0**-118  # of a chunk that is rounded to 8 bits: its unit is no denormal
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DigitForm:
     """A product with packed weights, and the terms of a chunk, which shares a unit and a scale.
 

@@ -10,16 +10,17 @@ place that knows the form.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tunefarm.compiler.expr.affine import Affine, affine
 from tunefarm.compiler.expr.nodes import Load, add, index, integer
 from tunefarm.compiler.expr.walk import loads, substitute
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.stage import Axis, Stage
+from tunefarm.compiler.types.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Recurrence:
     """What is walked along the output's axis `axis`, in order.
 

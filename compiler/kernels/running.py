@@ -8,17 +8,18 @@ walked along the axis it takes one step per element. This is the one place that 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tunefarm.compiler.expr.combiners import neutral_element
 from tunefarm.compiler.expr.nodes import Binary, Expr, Select, index, integer, sub
 from tunefarm.compiler.expr.walk import axes_of, substitute
 from tunefarm.compiler.kernels.stage import Stage
+from tunefarm.compiler.types.frozen import frozen
 
 _ORDERS = {"le": (False, False), "lt": (True, False), "ge": (False, True), "gt": (True, True)}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunningReduction:
     """What a stage combines along `axis`: `element`, over the stage's axes.
 

@@ -14,8 +14,6 @@ updates they take one step for each. This is the one place that knows the forms.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tunefarm.compiler.expr.combiners import COMBINERS, neutral_element
 from tunefarm.compiler.expr.nodes import (
     Binary,
@@ -34,6 +32,7 @@ from tunefarm.compiler.expr.walk import axes_of, loads, transform
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.stage import Axis, Stage
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 
 MISSED = -1
 """The number of an element's last update where it has none."""
@@ -42,7 +41,7 @@ NOWHERE = -1
 """The position of what is written nowhere."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SearchedUpdates:
     """A reduction over `updates` that takes `value` where `position` is that along `axis`.
 
@@ -56,7 +55,7 @@ class SearchedUpdates:
     missed: Const
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Scatter:
     """`seed` in all of `output`, then updates in order: at `position` along `axis` the `value`.
 

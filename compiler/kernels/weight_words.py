@@ -8,7 +8,6 @@ place p of one, and nothing else of it, is the float 2^23 + u 2^p with the bits 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from tunefarm.compiler.expr.nodes import (
     Binary,
@@ -30,6 +29,7 @@ from tunefarm.compiler.expr.walk import loads
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.stage import Stage
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 
 WORD = DType.I32
 """What weights are packed in."""
@@ -37,7 +37,7 @@ _MANTISSA = 23  # bits of f32's
 _ONE = 127 << _MANTISSA  # the bits of 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WordProduct:
     """sum over k of data[.., k] * (q[k, n] - zero point[block of k, n]) * scale[block of k, n].
 

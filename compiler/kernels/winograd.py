@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 
 from tunefarm.compiler.errors import ScheduleError
@@ -40,6 +40,7 @@ from tunefarm.compiler.expr.walk import postorder
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.stage import Axis, Stage
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.numerics import is_narrow
 
 Matrix = tuple[tuple[Fraction, ...], ...]
@@ -49,7 +50,7 @@ def _matrix(text: str) -> Matrix:
     return tuple(tuple(Fraction(item) for item in row.split()) for row in text.strip().split("\n"))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Transforms:
     """The matrices of F(m, 3): data [m+2, m+2], output [m, m+2]; `types.winograd_filter` has that
     of the filter."""
@@ -72,7 +73,7 @@ TRANSFORMS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BlockedConv:
     """A convolution on blocked data by its parts, whatever its axes are called.
 

@@ -10,7 +10,6 @@ AVX-512 picks from 32 words at once (vpermi2ps).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tunefarm.compiler.expr.instructions import type_of
 from tunefarm.compiler.llvm.loads import masked_load
@@ -18,6 +17,7 @@ from tunefarm.compiler.llvm.shuffles import shuffle
 from tunefarm.compiler.llvm.writer import FunctionWriter, Value
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 
 # Bytes of a register in another order: x86's instructions for that, by name.
 
@@ -26,7 +26,7 @@ _WORD = 4
 _NONE = 0x80  # vpshufb gives 0 for it
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Permutation:
     """The words to move first (none: as they are), then for each byte which one it is."""
 

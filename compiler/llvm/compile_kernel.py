@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.llvm.emit_kernel import emit_kernel
 from tunefarm.compiler.llvm.machine import object_code
@@ -13,10 +11,11 @@ from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.schedule.steps.packing import PackLayout
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.numerics import Algorithm
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CompiledKernel:
     """Object code of one kernel, and what its caller must provide.
 
@@ -36,7 +35,7 @@ class CompiledKernel:
         return text + (f", {self.workspace_bytes} of workspace" if self.workspace_bytes else "")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EmittedKernel:
     """One kernel as a module of LLVM, the schedule it has, and what its caller must provide."""
 

@@ -17,7 +17,6 @@ sizes of signed ones. vdpbf16ps and bfdot count denormals as 0.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from tunefarm.compiler.expr.instructions import literal, suffix_of, type_of
@@ -34,6 +33,7 @@ from tunefarm.compiler.llvm.writer import FunctionWriter, Value
 from tunefarm.compiler.loops.ir import Dot
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 
 _SIGNS = 0x80808080  # of the bytes of a word
 _ALL_WIDTHS = (16, 8, 4)
@@ -42,7 +42,7 @@ _KEPT_IN_ORDER = 8  # words, at most, of 16-bit sums that are added as they are 
 _Emit: TypeAlias = Callable[[Value, Value, Value], Value]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Form:
     """How products are added: `emit(sums, left words, right words)`, for vectors of `widths`."""
 
@@ -50,7 +50,7 @@ class _Form:
     emit: _Emit
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _ShortSum:
     """`base` with products added that are in `words` of two 16-bit sums, of so many `terms`.
 

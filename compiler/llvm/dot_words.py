@@ -8,7 +8,6 @@ broadcast. Others are rearranged: lanes [..., n, lane], or windows that overlap.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -27,13 +26,14 @@ from tunefarm.compiler.llvm.registers import Registers
 from tunefarm.compiler.llvm.shuffles import shuffle
 from tunefarm.compiler.llvm.writer import FunctionWriter, Value
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 
 WORD = DType.U32
 MOST_BYTES = 128  # of memory that are loaded at once to be rearranged
 _BITS = {1: DType.U8, 2: DType.U16}  # by bytes of a narrow value
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Terms:
     """The variable of a dot product, how many terms it has, and how many of them fit a word."""
 
@@ -42,7 +42,7 @@ class Terms:
     slots: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Words:
     """One word, or one for each lane; `clean` says that slots beyond the last term are 0."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from tunefarm.compiler.content_cache import ContentCache, cache_key
@@ -13,6 +12,7 @@ from tunefarm.compiler.llvm.compile_kernel import CompiledKernel, constant_layou
 from tunefarm.compiler.llvm.machine import object_code
 from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.frozen import frozen
 
 _TEXT = {"of": "text"}
 """Facts of the code that was made from text: there is nothing more to know."""
@@ -61,7 +61,7 @@ class ObjectCache:
         return found
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KernelEntry:
     """The place in a cache of one kernel's code."""
 

@@ -20,7 +20,6 @@ registers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 
 import llvmlite.binding as llvm
@@ -30,6 +29,7 @@ from tunefarm.compiler.machine.amx_set_up import SET_UP, configuration_ir, set_u
 from tunefarm.compiler.machine.float_state import float_state_ir
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 
 SUMS = 12
 """Values that a loop works on side by side, unless it is asked for another number."""
@@ -39,7 +39,7 @@ _TICKS = 16
 _ELEMENT = 4  # bytes of what is gathered
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MeasuredLoop:
     """A loop as LLVM text: `steps` of what it measures in a round, and bytes of data in it.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 from tunefarm.compiler.expr.instructions import literal
@@ -11,6 +10,7 @@ from tunefarm.compiler.expr.nodes import Const
 from tunefarm.compiler.llvm import scalar_ops
 from tunefarm.compiler.llvm.writer import FunctionWriter, Value
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 
 GROUP_BYTES = 16  # x86 interleaves two registers within groups of this size only; others may always
 
@@ -124,7 +124,7 @@ def prefixes(
 # Elements at known distances from each other, collected from a few vectors that hold them.
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pieces:
     """Vectors of `width` elements at `starts`; lane i of the result is in `lanes[i]`.
 

@@ -8,7 +8,6 @@ kernel that needs smaller ones sets those up when it begins, and the full ones w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from tunefarm.compiler.errors import LoweringError
 from tunefarm.compiler.expr.affine import affine
@@ -25,6 +24,7 @@ from tunefarm.compiler.machine.amx_set_up import (
     tile_shape_text,
 )
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 
 SECOND_CACHE = 2
 """The locality of a prefetch that goes no nearer."""
@@ -38,7 +38,7 @@ _DOTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Tiles:
     """A buffer of tiles, and the number of the first."""
 

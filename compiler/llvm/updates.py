@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tunefarm.compiler.errors import LoweringError
 from tunefarm.compiler.expr.affine import Affine, Ranges, affine, decide
 from tunefarm.compiler.expr.combiners import COMBINERS, neutral_element
@@ -19,6 +17,7 @@ from tunefarm.compiler.llvm.shuffles import prefixes
 from tunefarm.compiler.llvm.writer import FunctionWriter, Value
 from tunefarm.compiler.loops.ir import Carry, Dot, For, LoopKind, Store, Update
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.frozen import frozen
 
 
 class UpdateEmitter:
@@ -163,7 +162,7 @@ class UpdateEmitter:
 LEAST_BYTES = 32 * 1024  # below, a call costs more than it saves
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Copy:
     """Adjacent elements of one buffer that go to another, from the forms' values on."""
 

@@ -8,8 +8,6 @@ by side when they are loaded: [lane][step] in two vectors.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tunefarm.compiler.errors import LoweringError
 from tunefarm.compiler.expr.affine import affine
 from tunefarm.compiler.expr.nodes import Expr, Load
@@ -19,6 +17,7 @@ from tunefarm.compiler.llvm.writer import FunctionWriter
 from tunefarm.compiler.loops.ir import Memory, TileDot, TileLoad, TileStmt, TileStore, TileZero
 from tunefarm.compiler.loops.verify_tiles import tile_count
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 
 _PRODUCTS = {
     (DType.I8, DType.I8): ("smmla.v4i32.v16i8", "<16 x i8>"),
@@ -31,7 +30,7 @@ _LEFT_BYTES = 8  # of a row of the left factor
 _LOW, _HIGH = "<4 x i32> <i32 0, i32 4, i32 1, i32 5>", "<4 x i32> <i32 2, i32 6, i32 3, i32 7>"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Tiles:
     """A buffer of tiles, and the pair of vectors of each, which LLVM keeps in registers."""
 

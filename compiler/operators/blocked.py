@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from tunefarm.compiler.operators.types import Types
 from tunefarm.compiler.operators.use import Attributes
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.numerics import is_narrow
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
@@ -18,7 +18,7 @@ PLAIN_TO_BLOCKED = "NCHW->NCHWc"
 Shape: TypeAlias = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BlockedUse:
     """A node that may run on blocked data, all types and attributes still those of plain data.
 
@@ -47,7 +47,7 @@ class BlockedUse:
         return len(type.shape) == 4 and type.shape[1] % self.block == 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BlockedForm:
     """A node on blocked data: its layout, and the number in the padding lanes of its result.
 
@@ -60,7 +60,7 @@ class BlockedForm:
     copies: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BlockedLayout:
     """How a node runs on blocked data: its data in blocks of `reads` channels, or plain (0), and
     its result in blocks of `gives`."""
@@ -70,7 +70,7 @@ class BlockedLayout:
     gives: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BlockedRule:
     """How an operator runs on blocked data.
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tunefarm.compiler.expr.nodes import Expr, add, all_of, binary, const, integer, mul, select, sub
 from tunefarm.compiler.kernels.kernel import Tensor
@@ -40,6 +39,7 @@ from tunefarm.compiler.operators.windows import (
     require_whole_taps,
     spatial_names,
 )
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.padded_shape import Axis, extent_of, is_unpadded, whole
 from tunefarm.compiler.types.tensor_type import TensorType
 
@@ -99,7 +99,7 @@ def _is_depthwise(groups: int, weight_shape: Sequence[int], block: int = 1) -> b
     return groups > 1 and weight_shape[1] == 1 and groups <= weight_shape[0] < groups + block
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Axis:
     """Along one axis: the taps that reach a position of the result, and the data they multiply."""
 

@@ -8,7 +8,6 @@ operand (`tunefarm.compiler.types.open_axes`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.operators.registry import (
@@ -20,6 +19,7 @@ from tunefarm.compiler.operators.rules import check
 from tunefarm.compiler.operators.types import Types
 from tunefarm.compiler.operators.use import Attributes
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.open_axes import OpenAxes, bound_shape
 from tunefarm.compiler.types.tensor_type import TensorType
 
@@ -27,7 +27,7 @@ ABSENT = "-"
 MOST_OPERANDS = 1024
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CalledType:
     """The type of an operand or result at the bounds of all sizes, and what is there of its axes;
     None where all is."""

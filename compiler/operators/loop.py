@@ -14,13 +14,12 @@ nothing but the others, and `most`, ends it. All of its nodes have the attribute
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tunefarm.compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
 from tunefarm.compiler.operators.rules import check
 from tunefarm.compiler.operators.types import Types
 from tunefarm.compiler.operators.use import Attributes
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.tensor_type import TensorType
 
@@ -34,7 +33,7 @@ FIXED = 3
 """Operands of a result before the initial states: limit, first condition, next condition."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LoopParts:
     """The operands of a `loop_result` by what they are; "" is absent."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from tunefarm.compiler.expr.nodes import (
     Expr,
@@ -44,6 +43,7 @@ from tunefarm.compiler.operators.rules import (
 from tunefarm.compiler.operators.types import Types
 from tunefarm.compiler.operators.use import Attributes, Use, axes_of
 from tunefarm.compiler.types.dtypes import FLOATS
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.tensor_type import TensorType
 
 PLAIN = "NCHW"
@@ -51,7 +51,7 @@ PLAIN = "NCHW"
 # --- rows ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Rows:
     """The operator's data in rows: the elements along the axes `reduced` belong together."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tunefarm.compiler.expr.combiners import neutral_element
 from tunefarm.compiler.expr.nodes import (
@@ -39,6 +39,7 @@ from tunefarm.compiler.operators.windows import (
     spatial_names,
 )
 from tunefarm.compiler.types.dtypes import FLOATS, NUMBERS, DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 LAYOUTS = ("NCHW", BLOCKED)
@@ -188,7 +189,7 @@ def _average_pool(attributes: Attributes, use: Use) -> Tensor:
     return use.builder.stage("average_pool", axes, body)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Divisor:
     """Along one axis: windows, and the positions low <= position < high that count in an average,
     relative to the data."""

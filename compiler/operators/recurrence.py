@@ -21,7 +21,6 @@ or 16.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import gcd
 from typing import TypeAlias
 
@@ -50,6 +49,7 @@ from tunefarm.compiler.operators.rules import INDICES, check, check_dtype, check
 from tunefarm.compiler.operators.types import Types
 from tunefarm.compiler.operators.use import Attributes, Use
 from tunefarm.compiler.types.dtypes import WIDE_FLOATS, DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.padded_shape import whole
 from tunefarm.compiler.types.tensor_type import TensorType
 
@@ -176,7 +176,7 @@ def rounds_states(attributes: Attributes) -> bool:
     return attributes.choice("states", (*map(str, _ROUNDED), FLOAT_STATES)) != FLOAT_STATES
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Layer:
     """A layer's stages under construction; `back` is the result, read back at earlier steps."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum, StrEnum
 from typing import Final, ParamSpec, TypeAlias
 
@@ -15,6 +15,7 @@ from tunefarm.compiler.operators.blocked import BlockedRule
 from tunefarm.compiler.operators.types import Types
 from tunefarm.compiler.operators.use import Attributes, Use, axes_of
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
@@ -59,7 +60,7 @@ class Positions(StrEnum):
     LOOKED_UP = "looked up"  # in a table, or several of them: worth doing once per element
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Transpose:
     """Data viewed in another shape, the order that its axes are put in, and the result's shape.
 
@@ -81,7 +82,7 @@ class Required(Enum):
 REQUIRED: Final = Required.REQUIRED
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OperatorDefinition:
     """What the compiler knows of one operator: no pass asks for an operator's name instead.
 

@@ -9,8 +9,6 @@ axis, which is as long as `width`, or half as long: one of each pair.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tunefarm.compiler.expr.nodes import Expr, add, binary, const, integer, mul, select, sub, unary
 from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.operators.registry import (
@@ -28,6 +26,7 @@ from tunefarm.compiler.operators.rules import (
 from tunefarm.compiler.operators.types import Types
 from tunefarm.compiler.operators.use import Attributes, Use
 from tunefarm.compiler.types.dtypes import FLOATS
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.tensor_type import TensorType
 
 _Indices = tuple[Expr, ...]
@@ -52,7 +51,7 @@ def _infer(attributes: Attributes, types: Types) -> TensorType:
     return TensorType.of(data.dtype, (*types.broadcast(0, 1, 2, but=1), data.dims[-1]))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Rotation:
     """The parts of the result's expression."""
 

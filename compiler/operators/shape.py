@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
 
@@ -31,6 +30,7 @@ from tunefarm.compiler.operators.rules import (
 from tunefarm.compiler.operators.types import Types
 from tunefarm.compiler.operators.use import Attributes, Use, axes_of
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.padded_shape import (
     ONE,
     extent_of,
@@ -184,7 +184,7 @@ def _choice(position: Expr, starts: Sequence[int], element: Callable[[int], Expr
     return choose(0, len(starts))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Piece:
     """Lanes of a block up to `end`, of a block of a part so many further, `shift` lanes further."""
 

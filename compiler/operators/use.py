@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.expr.nodes import Expr
 from tunefarm.compiler.kernels.kernel import KernelBuilder, Tensor
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 PointBody: TypeAlias = Callable[[tuple[Expr, ...]], Expr]
@@ -89,7 +89,7 @@ def _mistyped(name: str, wanted: str, value: Attribute) -> ShapeError:
     return ShapeError(f"attribute {name} must be {wanted}, not {value!r}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Use:
     """A use of an operator in a kernel: the builder, the operands and the type of the result."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.expr.nodes import Const, Expr, add, integer, mul
@@ -11,11 +10,12 @@ from tunefarm.compiler.kernels.kernel import KernelBuilder, Tensor
 from tunefarm.compiler.operators.rules import check, pad_stage
 from tunefarm.compiler.operators.types import Types
 from tunefarm.compiler.operators.use import Attributes
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.padded_shape import Axis, extent_of, is_unpadded, size_of, whole
 from tunefarm.compiler.types.sizes import Dimension, bounds_of, divide, greater
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Windows:
     """Taps, strides, padding and dilations, one entry per spatial axis."""
 

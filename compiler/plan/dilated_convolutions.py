@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.rewriter import Rewriter
 from tunefarm.compiler.operators.registry import complete_attributes
 from tunefarm.compiler.operators.windows import Windows, read_windows
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.tensor_type import Attribute
 
@@ -97,7 +97,7 @@ def _products(windows: Windows, outputs: Sequence[int]) -> float:
     return math.prod(windows.dilations) * min(products, default=math.inf)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Split:
     """The images of the residues: their extents, the results' and the padding."""
 

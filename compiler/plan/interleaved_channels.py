@@ -12,8 +12,6 @@ by columns of zeros until their rows are whole dot products.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from tunefarm.compiler.graph.ir import Graph
@@ -23,6 +21,7 @@ from tunefarm.compiler.operators.registry import complete_attributes
 from tunefarm.compiler.operators.windows import Windows, read_windows
 from tunefarm.compiler.schedule.sketches.matrix_tiles import FULL_ENOUGH
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.numerics import Numerics
 from tunefarm.compiler.types.tensor_type import Attribute
@@ -80,7 +79,7 @@ def _interleaving(
     return _Interleaving(windows, wide, value)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Interleaving:
     """The windows, and their columns once they are widened."""
 

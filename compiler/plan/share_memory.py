@@ -23,7 +23,7 @@ first, and large operands are copied once.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 from math import prod
 from types import MappingProxyType
@@ -34,6 +34,7 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.rewriter import Rewriter, consumers
 from tunefarm.compiler.operators.registry import Pattern, complete_attributes, operator
 from tunefarm.compiler.schedule.sketches.borders import MAX_BORDERS
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.tensor_type import Attribute
 
@@ -185,7 +186,7 @@ def _with_nested_concats(graph: Graph, wide: Collection[str]) -> Graph:
     return rewriter.finish()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Operand:
     """What a join is made of: a value, or a copy of it.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cache
 from typing import Any, TypeAlias, get_args, get_type_hints
 
@@ -13,10 +13,11 @@ from tunefarm.compiler.kernels.limb_dot import ROUNDED
 from tunefarm.compiler.schedule.steps.kernel_forms import BlockAttention, DigitSums, Winograd
 from tunefarm.compiler.schedule.steps.matrix_tiles import MatrixTiles
 from tunefarm.compiler.schedule.steps.step import STEPS, Step
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.numerics import Algorithm
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Schedule:
     """A tuple of steps, applied in order."""
 
@@ -102,7 +103,7 @@ def _arguments(step: Step) -> list[Any]:
     return [value for value, _ in arguments]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ScheduleChoice:
     """A schedule for a kernel and where it came from.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -14,13 +14,14 @@ from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.schedule.nest_shape import Counts, Mask, NestShape, Positions
 from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.schedule.steps.step import Step
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.numerics import Algorithm
 
 ChoiceValue: TypeAlias = int | str | tuple[int, ...] | tuple[str, ...]
 _FIRST = np.zeros(1, np.int64)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Choice:
     """One open choice: its name and its domain, ordered so that neighbours are alike."""
 
@@ -36,7 +37,7 @@ class Choice:
         return (float(self.values.index(value)),)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Values:
     """The values of n candidates' choices as typed arrays: what a sketch's plan is made from."""
 
@@ -89,7 +90,7 @@ class Candidates(Protocol):
         """The loops that those schedules lead to."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sketch:
     """Which steps are taken, as a function of the choices that stay open.
 
@@ -168,7 +169,7 @@ class Sketch:
         return replace(self, choices=tuple(choices), shape=None if inner is None else shape)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Candidate:
     """A point of a space: a sketch and the position of each choice's value in its domain."""
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.sizes import Dimension
 from tunefarm.compiler.types.structure import StructuredPort
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NodeArg:
     """An input or output: its name, its type (`tensor(float)`), and its shape.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Final, TypeAlias
 
@@ -25,6 +24,7 @@ from tunefarm.compiler.strings.expressions import (
     runs_of_class,
 )
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.sizes import Dimension, product_of, quotient
 from tunefarm.compiler.types.string_prefix import StringPort, StringPrefix, StringStep
 from tunefarm.compiler.types.structure import strings_of
@@ -40,7 +40,7 @@ class StringOperatorError(ValueError):
     """A node that contradicts its operator's definition, or a form of it that is not supported."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StringOperator:
     """An operator; `infer` gives the types of its results, `prepare` what runs it.
 

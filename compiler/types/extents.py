@@ -11,6 +11,7 @@ from operator import index
 from typing import TYPE_CHECKING, Any, Final, SupportsIndex, TypeAlias
 
 from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.types.frozen import frozen
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -22,7 +23,7 @@ _TOO_LONG = re.compile(r"\d{11}")  # more digits than _MOST has
 HINT: Final = "give a number, a name with bounds (batch:1..8) or a name with values (batch:1|4|16)"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Extent:
     """A dynamic size: `name:low..high`, or `name:value|value|…`.
 

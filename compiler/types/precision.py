@@ -11,11 +11,12 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any
 
 from tunefarm.compiler.errors import SettingsError
+from tunefarm.compiler.types.frozen import frozen
 
 
 class Precision(StrEnum):
@@ -27,7 +28,7 @@ class Precision(StrEnum):
     INT8 = "int8"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Calibration:
     """The range of each value that int8 contractions read, from runs of the model.
 
@@ -71,7 +72,7 @@ class Calibration:
         return calibration
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PrecisionPlan:
     """The precision of every contraction of a model by identity; those not named are f32."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -22,6 +22,7 @@ from tunefarm.compiler.frontend.operators.moves import window
 from tunefarm.compiler.frontend.operators.quantise import Parameters
 from tunefarm.compiler.frontend.structured_values import Entity
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.padded_shape import ONE, Axis, extent_of, is_unpadded, size_of
 from tunefarm.compiler.types.sizes import Dimension
 
@@ -63,7 +64,7 @@ def repeated_heads(value: Value, heads: int, graph: GraphBuilder) -> Value:
 # --- scores -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Scores:
     """What becomes of the product of queries and keys before and in the softmax.
 

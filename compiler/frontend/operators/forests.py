@@ -14,7 +14,6 @@ ordered by target: a leaf has one weight then, and each target the sum of its ow
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -25,6 +24,7 @@ from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.operators.trees import slots_of
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.padded_shape import is_unpadded, size_of
 from tunefarm.compiler.types.sizes import bounds_of
 
@@ -422,7 +422,7 @@ class Forest:
         return _Piece(own, first_masks, second_masks, leaves)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CategorySet:
     """Some values of a feature, in order, and whether NaN counts as one of them."""
 
@@ -446,7 +446,7 @@ def _category(column: Value, count: int, graph: GraphBuilder) -> Value:
     return graph.emit("where", is_nan, graph.scalar(count + 1, DType.I32), number)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Piece:
     """Some leaves of a tree, and for each node that rules any out what each answer leaves."""
 
@@ -462,7 +462,7 @@ def _bits(low: int, high: int, begin: int, end: int) -> int:
     return (1 << high) - (1 << low) if high > low else 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Asked:
     """The tables of `tree_leaves`, [trees, nodes]."""
 
@@ -500,7 +500,7 @@ def _before(values: npt.NDArray[np.float64], dtype: DType) -> npt.NDArray[np.flo
     return np.asarray(np.where((below > normal) & (below < 0), normal, below), np.float64)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Leaves:
     """The leaves of all rows in all trees, whose axis is `trees`; the other one is of rows.
 
@@ -512,7 +512,7 @@ class Leaves:
     groups: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Votes:
     """What leaves say: leaf `leaf[i]` adds `weight[i]` to target `target[i]`."""
 
@@ -547,7 +547,7 @@ class Votes:
         return graph.emit(operator, voted, axes=(found.trees,), keepdims=False)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ensemble:
     """The roots of trees in a forest, and how their leaves vote."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from tunefarm.compiler.frontend.operators.fused import DOMAIN
 from tunefarm.compiler.frontend.operators.moves import as_whole, with_axis
 from tunefarm.compiler.frontend.operators.quantise import check_scale
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.padded_shape import Axis, is_unpadded, size_of
 from tunefarm.compiler.types.sizes import Dimension, bounds_of, greater
 
@@ -35,7 +36,7 @@ from tunefarm.compiler.types.sizes import Dimension, bounds_of, greater
 # tokens of a row is 0, and no query sees it.
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _SizedPlaces:
     """Where tokens are: `past` [batch] counts those before the new ones, `keys` is the axis of all
     that there are."""
@@ -44,7 +45,7 @@ class _SizedPlaces:
     keys: Axis
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CacheForm:
     """How a cache holds keys or values: as they are, or as 8-bit integers over a `scale`.
 
@@ -298,7 +299,7 @@ def _sized_visible(
     return tuple(found)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Places:
     """Where the new tokens go: `past` [batch] is the number of those before them, i64.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -12,12 +12,13 @@ from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.moves import as_whole, in_one_piece, with_axis
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.padded_shape import ONE, size_of, whole
 from tunefarm.compiler.types.sizes import greater
 from tunefarm.compiler.types.tensor_type import Array
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Pool:
     """N-grams of one length: their items [grams, length], numbers, and which outputs count them."""
 

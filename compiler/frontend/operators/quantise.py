@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
@@ -18,10 +17,11 @@ from tunefarm.compiler.frontend.operators.normalise import over_matrix
 from tunefarm.compiler.frontend.operators.pool import average_value
 from tunefarm.compiler.operators.quantise import QUANTISED, QUANTISED_FLOATS
 from tunefarm.compiler.types.dtypes import EIGHT_BIT_FLOATS, DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.tensor_type import Array, Attribute
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Parameters:
     """A scale and a zero point as operands of `quantize` and `dequantize`."""
 

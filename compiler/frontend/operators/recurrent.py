@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.moves import as_whole, window, with_axis
 from tunefarm.compiler.operators.activation import RECURRENT
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.padded_shape import is_unpadded, size_of
 from tunefarm.compiler.types.sizes import Dimension, bounds_of
 from tunefarm.compiler.types.tensor_type import Attribute
@@ -30,7 +31,7 @@ _BETAS = {"affine": 0.0, "hard_sigmoid": 0.5, "scaled_tanh": 1.0}
 _NAMES = {name.replace("_", ""): name for name in RECURRENT}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Kind:
     """How many gates a layer has, and its functions where none are named."""
 
@@ -45,7 +46,7 @@ _KINDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Functions:
     """The activations of one direction, with an alpha and a beta each."""
 
@@ -54,7 +55,7 @@ class Functions:
     betas: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Direction:
     """What one direction gives: [steps, batch, hidden], and its last states [batch, hidden]."""
 
@@ -101,7 +102,7 @@ def _given(
 # --- operands -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class IntegerWeights:
     """What makes floats of a layer's integer weights.
 
@@ -116,7 +117,7 @@ class IntegerWeights:
     sums: Value | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Importer:
     """A node on its way into the graph; `x` is [steps, batch, size], `count` of its steps there.
 

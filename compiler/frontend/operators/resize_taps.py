@@ -30,6 +30,7 @@ from tunefarm.compiler.frontend.size_tables import (
     whole_number,
 )
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.padded_shape import Axis, size_of, whole
 from tunefarm.compiler.types.sizes import (
     Dimension,
@@ -57,7 +58,7 @@ Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SizedAxis:
     """True sizes of an axis before and behind, and the scale; None: that of the sizes.
 
@@ -69,7 +70,7 @@ class SizedAxis:
     scale: float | Value | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ResizedAxis:
     """How one axis is resized: `scale` is output by input, `roi` a relative crop.
 
@@ -84,7 +85,7 @@ class ResizedAxis:
     sizes: SizedAxis | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Interpolation:
     """The attributes of a resize."""
 
@@ -265,7 +266,7 @@ def nearest(places: Numbers, mode: str) -> Numbers:
     return places.apply("ceil")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Division:
     """Tap t of position i reads the element (i * step + offsets[t]) // divisor, or the nearest."""
 

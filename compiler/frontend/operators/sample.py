@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from tunefarm.compiler.frontend.operators.windows import window_attributes
 from tunefarm.compiler.frontend.settle import declared, require
 from tunefarm.compiler.operators.sample import MOST_TAPS
 from tunefarm.compiler.types.dtypes import FLOATS
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.padded_shape import is_unpadded, size_of, whole
 from tunefarm.compiler.types.sizes import Dimension, bounds_of, divide, static_shape
 from tunefarm.compiler.types.tensor_type import Array, Attribute
@@ -133,7 +133,7 @@ def grid_sample(node: OnnxNode, graph: GraphBuilder) -> Value:
     return graph.reshape(found, shape)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Tables:
     """What places mean: the attributes of the tables of their taps."""
 

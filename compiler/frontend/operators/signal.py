@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -26,6 +25,7 @@ from tunefarm.compiler.frontend.settle import (
     selected,
 )
 from tunefarm.compiler.types.dtypes import FLOATS, DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.padded_shape import is_unpadded, size_of
 from tunefarm.compiler.types.sizes import Dimension, bounds_of, divide, greater
 from tunefarm.compiler.types.tensor_type import Array
@@ -46,7 +46,7 @@ LARGEST_MATRIX = 2048
 _SMALL_FACTOR = 64  # transforms of such a prime length are products
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Plan:
     """How a transform is computed: `first` and `second` lengths, or a convolution of `padded`.
 

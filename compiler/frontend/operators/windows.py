@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -13,13 +13,14 @@ from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.moves import as_whole, pad_axis, with_axis
 from tunefarm.compiler.frontend.padded_values import padded_form
 from tunefarm.compiler.operators.use import Attributes
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.padded_shape import ONE, is_unpadded, size_of
 from tunefarm.compiler.types.sizes import Dimension, Size, bounds_of, divide, greater, smaller
 
 _AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Windows:
     """Per spatial axis: kernel, stride, dilation; padding (begins, then ends); number of windows.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tunefarm.compiler.frontend.zoo.network import (
     GELU_GAIN,
@@ -16,6 +16,7 @@ from tunefarm.compiler.frontend.zoo.network import (
     silu,
     whole_layer_norm,
 )
+from tunefarm.compiler.types.frozen import frozen
 
 _RESIDUAL_GAIN = 0.5  # scale of a branch, so that sums over many blocks stay of order 1
 
@@ -79,7 +80,7 @@ def _shortcut(net: NetworkBuilder, name: str, data: Layer, channels: int, stride
     return net.batch_norm(f"{name}.downsample.1", projected)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stage:
     """Inverted residual blocks of equal width; the first of them has the stride."""
 

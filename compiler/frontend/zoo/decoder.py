@@ -9,7 +9,6 @@ Outputs are the logits of each token and each layer's keys and values, which a s
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -23,6 +22,7 @@ from tunefarm.compiler.frontend.zoo.network import (
     rms_norm,
     silu,
 )
+from tunefarm.compiler.types.frozen import frozen
 
 _HEADS, _HEADS_OF_A_GROUP, _HEAD_FEATURES = 8, 4, 64
 _HIDDEN, _LAYERS, _WORDS, _POSITIONS = 1408, 6, 8192, 128
@@ -31,7 +31,7 @@ _EPSILON = 1e-6
 _MASKED = float(np.finfo(np.float32).min)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Shape:
     """What the layers have in common; positions in the cache come before the tokens."""
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
+
+from tunefarm.compiler.types.frozen import frozen
 
 Floats = npt.NDArray[np.float32]
 Extent: TypeAlias = int | tuple[int, int]
@@ -20,7 +21,7 @@ OPSET = 20
 IR_VERSION = 10
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Size:
     """What may be reduced, for tests: None and 1.0 mean the published size."""
 
@@ -39,7 +40,7 @@ class Size:
         return max(4, 4 * round(published * self.width / 4))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Layer:
     """The output of a layer: its name and the number of channels or features."""
 

@@ -10,20 +10,20 @@ does, with axes of one element left out and those that stay together taken as on
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
 from tunefarm.compiler.graph.patterns.finder import Finder, Match
 from tunefarm.compiler.operators.depth_space import ORDERS
 from tunefarm.compiler.operators.registry import complete_attributes, transpose_of
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.tensor_type import Attribute
 
 _Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Moved:
     """Axes of these extents, put in another order."""
 

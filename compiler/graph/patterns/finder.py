@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 import numpy as np
@@ -12,6 +12,7 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.rewriter import Rewriter, consumers
 from tunefarm.compiler.operators.registry import Pattern, complete_attributes, operator
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.tensor_type import Array, Attribute
 
@@ -24,7 +25,7 @@ _RELATIVE = 2e-6  # that numbers may differ by: roundings of f32, and models' fe
 _NARROW = {DType.F16: 2e-3, DType.BF16: 1e-2}  # the same of a few numbers stored in 16 bits
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Match:
     """An operator that stands for all nodes from its inputs to the node `last`.
 

@@ -10,7 +10,6 @@ the scale multiplies the result or the reciprocal. Means are over the last axes.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +17,12 @@ import numpy.typing as npt
 from tunefarm.compiler.graph.patterns.finder import Finder, Match, operand_pairs, trailing_axis
 from tunefarm.compiler.operators.registry import complete_attributes
 from tunefarm.compiler.types.dtypes import FLOATS
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.tensor_type import Array
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Normal:
     """x / sqrt(mean(x^2) + epsilon), times a scale."""
 

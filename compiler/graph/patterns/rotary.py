@@ -12,15 +12,16 @@ sines are whatever broadcasts: constants, computed, or gathered by position.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tunefarm.compiler.graph.patterns.finder import Finder, Match, operand_pairs
 from tunefarm.compiler.operators.registry import complete_attributes
 from tunefarm.compiler.types.dtypes import FLOATS
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.node import Node
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Part:
     """Every `step`-th feature of the data from `start` on, or its negative."""
 

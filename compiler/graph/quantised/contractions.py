@@ -13,7 +13,7 @@ behind the sums.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,7 @@ from tunefarm.compiler.graph.rewriter import Rewriter
 from tunefarm.compiler.operators.registry import complete_attributes
 from tunefarm.compiler.operators.use import Attributes
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.tensor_type import Array, Attribute
 
@@ -44,7 +45,7 @@ _BIAS_SCALE = 2.0**-20
 """How far a bias' scale may be from that of the sums, which writers of models round differently."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Contractions:
     """Rewrites convolutions and products; each method returns the result, or None to decline."""
 
@@ -325,7 +326,7 @@ class Contractions:
         return rewriter.emit("reshape", (name,), {"shape": shape}, like=node)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Bias:
     """A bias: integers to be summed with the products, or the f32 value `added` behind them."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from tunefarm.compiler.graph.rewriter import Rewriter
 from tunefarm.compiler.operators.registry import complete_attributes
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.tensor_type import Array
 
@@ -22,7 +23,7 @@ MOVEMENTS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Operand:
     """The integers `name`, whose zero point and scale are values, "" where there is none."""
 

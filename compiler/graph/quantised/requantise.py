@@ -11,7 +11,6 @@ A relu or clip whose bounds are those of the quantised type goes away.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -36,6 +35,7 @@ from tunefarm.compiler.operators.registry import (
 )
 from tunefarm.compiler.operators.windows import Windows, read_windows
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.tensor_type import Array, Attribute
 
@@ -55,7 +55,7 @@ _LARGEST_COUNT = 2**31 // 512
 """Of elements, whose sum less their zero points fits i32."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Averages:
     """Rewrites averages; each method returns the result, or None to decline."""
 

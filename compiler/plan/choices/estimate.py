@@ -15,7 +15,6 @@ of six other models (see tests/benchmarks/estimates.py).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import permutations
 
 import numpy as np
@@ -36,6 +35,7 @@ from tunefarm.compiler.schedule.spaces import SpaceCache
 from tunefarm.compiler.schedule.vectors import vector_lanes
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS, Numerics
 
 HERTZ = 3e9
@@ -81,7 +81,7 @@ KINDS = {
 schedule."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Estimate:
     """Seconds of one call; what kind it is."""
 

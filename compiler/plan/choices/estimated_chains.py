@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.rewriter import consumers
@@ -25,6 +24,7 @@ from tunefarm.compiler.plan.fusion.fuse import Group, fuse
 from tunefarm.compiler.plan.fusion.group_kernels import GroupKernels
 from tunefarm.compiler.schedule.spaces import SpaceCache
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.node import Node
 
 LEAST_GAIN = 0.03
@@ -36,7 +36,7 @@ LEAST_SHARE = 4  # of the second-level cache: less stays there between kernels, 
 SHARE = 2  # the part of the second-level cache that is left to what lies between kernels
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Weighed:
     """A chain, what it saves, and the groups that it joins, by their outputs."""
 
@@ -146,7 +146,7 @@ def _is_one(
     return len(made) == 1 and estimate(made[0].kernel, made[0].key).kind == "chain"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Scales:
     """Weighs chains of the groups that there are without them."""
 

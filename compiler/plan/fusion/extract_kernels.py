@@ -31,6 +31,7 @@ from tunefarm.compiler.operators.registry import Pattern, complete_attributes, o
 from tunefarm.compiler.plan.fusion.chain_groups import chain_groups
 from tunefarm.compiler.plan.fusion.fuse import Group, fuse
 from tunefarm.compiler.plan.fusion.group_kernels import GroupKernels
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.open_axes import OpenAxes
 from tunefarm.compiler.types.tensor_type import Array, TensorType
@@ -142,7 +143,7 @@ class LoopNodes:
         return next(iter(self.results.values()))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bound:
     """Where a loop begins, or ends."""
 

@@ -30,7 +30,6 @@ create a cycle: a path that leaves a group starts at its output, which depends o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.loop_regions import loop_regions
@@ -47,6 +46,7 @@ from tunefarm.compiler.operators.registry import (
 )
 from tunefarm.compiler.plan.sizes import place_fills
 from tunefarm.compiler.schedule.sketches.borders import MAX_BORDERS
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.numerics import is_narrow
 
@@ -56,7 +56,7 @@ _CORES = (Pattern.CONTRACTION, Pattern.REDUCTION, Pattern.OPAQUE)
 _FREE = (Pattern.ELEMENTWISE, Pattern.INJECTIVE)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Group:
     """Nodes of one kernel in graph order; `core` is None in groups without one.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tunefarm.compiler.expr.nodes import Const, const
 from tunefarm.compiler.graph.ir import Graph
@@ -13,6 +13,7 @@ from tunefarm.compiler.kernels.verify import verify_kernel
 from tunefarm.compiler.kernels.workload_key import workload_key
 from tunefarm.compiler.operators.registry import Pattern, add_expression, operator
 from tunefarm.compiler.plan.fusion.fuse import Group
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.node import Node
 
 # A group whose expression is longer where it is written out is not fused after all: each node that
@@ -20,7 +21,7 @@ from tunefarm.compiler.types.node import Node
 WRITTEN_LIMIT = 8192
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GroupKernel:
     """The verified kernel of a group, its workload key, and the graph's values that it reads."""
 
@@ -30,7 +31,7 @@ class GroupKernel:
     inputs: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Made:
     """A kernel and its key, and which of its group's values are its inputs, by number."""
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
 
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.serialize import attributes_to_json
 from tunefarm.compiler.operators.recurrence import CANDIDATE, RECURRENCE, SCALES
 from tunefarm.compiler.operators.registry import Pattern, multiplications, operator
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.padded_shape import is_unpadded, size_of
 from tunefarm.compiler.types.precision import Precision
@@ -30,7 +30,7 @@ QUANTISABLE = ("conv", "matmul")
 """The operators that have a form of u8 and i8 operands."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Contraction:
     """A contraction of f32 operands, or the products of a recurrence.
 

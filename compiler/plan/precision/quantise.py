@@ -16,7 +16,6 @@ the range of each step, so that these need no calibration.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +31,7 @@ from tunefarm.compiler.plan.precision.contractions import (
     rows_of,
 )
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.precision import Calibration, Precision, PrecisionPlan
 from tunefarm.compiler.types.tensor_type import Array
@@ -52,7 +52,7 @@ _WEIGHT_CLIPS = np.linspace(0.7, 1.0, 13)
 """Shares of the largest weight of a channel that are tried as its clip."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Quantisation:
     """How a value is stored in u8: number = (quantised - zero_point) * scale."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tunefarm.compiler.runtime.c_library.c_interface import CInterface, c_string
 from tunefarm.compiler.runtime.spec.executable_spec import (
@@ -13,9 +12,10 @@ from tunefarm.compiler.runtime.spec.executable_spec import (
     FunctionStep,
     extents_bytes,
 )
+from tunefarm.compiler.types.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FunctionsCode:
     """Pieces of the implementation: nothing at all of a model that calls no function.
 

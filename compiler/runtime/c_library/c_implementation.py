@@ -8,7 +8,6 @@ pointers. What is not aligned is copied into the workspace, behind the arena, an
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from tunefarm.compiler.machine.amx_state import TILE_FEATURES
 from tunefarm.compiler.runtime.c_library.c_functions import functions_code
@@ -31,6 +30,7 @@ from tunefarm.compiler.runtime.spec.executable_spec import (
 )
 from tunefarm.compiler.runtime.spec.guards import sizes_text
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.signature import Equality, ResultSource
 
 _POOL = """\
@@ -390,7 +390,7 @@ int {name}_sizes(struct {name}_io *io)
 """
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Check:
     """A condition in C under which a run is refused, and what its error says."""
 

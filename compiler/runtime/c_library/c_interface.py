@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from tunefarm.compiler.errors import ExportError
 from tunefarm.compiler.runtime.machine.thread_pool import is_supported_on
 from tunefarm.compiler.runtime.sizes.model_ports import ModelPorts
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.types.dtypes import INTEGERS, WIDE_FLOATS, DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.signature import Signature, SizedPort
 from tunefarm.compiler.types.tensor_type import TensorType
 
@@ -50,7 +50,7 @@ _SYSTEM = frozenset(
 _LONGEST = 100  # characters of a model's name: it is part of file names
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CPort:
     """An input or output: the struct member that points to it, and what it is to the model."""
 
@@ -78,7 +78,7 @@ class CPort:
         return self.type.bytes // self.type.dtype.bytes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CInterface:
     """What the generated C files are made from; `name` is a C identifier.
 

@@ -8,7 +8,6 @@ once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from tunefarm.compiler.errors import ExportError
 from tunefarm.compiler.runtime.c_library.c_functions import function_rows
@@ -21,6 +20,7 @@ from tunefarm.compiler.runtime.spec.executable_spec import (
     aligned,
 )
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.tensor_type import Array
 
 CONSTANTS_SYMBOL = "tunefarm_constants"
@@ -45,7 +45,7 @@ def check_programs(programs: Sequence[ExecutableSpec]) -> None:
         raise ExportError("the programs of a C library have one number of threads")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LinkedProgram:
     """A program as it is in a library: `symbols` are what its kernels and its entry functions are
     called there, by their own names."""
@@ -82,7 +82,7 @@ def linked_programs(programs: Sequence[ExecutableSpec]) -> list[LinkedProgram]:
     return linked
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ConstantLayout:
     """The constants of all programs, each once: arrays, where they start, and the bytes of all.
 

@@ -8,7 +8,6 @@ code written into the report, at the end of the arena, and ends the run.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from tunefarm.compiler.foreign_functions import ELEMENT_TYPES
 from tunefarm.compiler.runtime.entry.ir_body import IrBody, SizeEmitter, copy_function
@@ -23,6 +22,7 @@ from tunefarm.compiler.runtime.spec.executable_spec import (
     extents_bytes,
 )
 from tunefarm.compiler.runtime.spec.size_table import layout_of_axes
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.open_axes import (
     OpenAxes,
     place_symbol,
@@ -40,7 +40,7 @@ During a call the second one is the step + 1: who finds it there knows which cal
 """
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FunctionSlots:
     """Where in the table of constants the functions begin, and where in the arena the report is.
 
@@ -153,7 +153,7 @@ def _copies_ir(number: int, step: FunctionStep) -> str:
     return "".join(found)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OpenCall:
     """Writes what is round call `number` on tensors with dynamic shapes into a body; `extents` is
     their offset in the arena.
@@ -209,7 +209,7 @@ class OpenCall:
         return self.pointer(Location(Place.ARENA, self.step.workspace + copy.offset))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Copy:
     """A tensor of a call that is copied from its place to a dense one; results are copied back."""
 

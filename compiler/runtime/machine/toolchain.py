@@ -11,19 +11,19 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from tunefarm.compiler.errors import ExportError
 from tunefarm.compiler.runtime.machine.check_target import platform_of
 from tunefarm.compiler.target import Target, host_target
+from tunefarm.compiler.types.frozen import frozen
 
 _INSTALL = "install a C compiler, e.g. apt-get install gcc libc6-dev"
 _SECONDS = 30.0
 _NAME = re.compile(r"(?P<prefix>.*-)?(gcc|g\+\+|cc|clang|clang\+\+)(-[\d.]+)?")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Toolchain:
     """The command of a C compiler, which links too, and of objcopy; "" where that is not there."""
 

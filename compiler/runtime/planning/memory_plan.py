@@ -9,7 +9,6 @@ we know.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -30,9 +29,10 @@ from tunefarm.compiler.kernels.kernel import (
 )
 from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT, Location, Place, aligned
+from tunefarm.compiler.types.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BufferLife:
     """A buffer of `bytes` bytes that is live from step `first` to step `last`, both included."""
 
@@ -46,7 +46,7 @@ class BufferLife:
         return self.first <= other.last and other.first <= self.last
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stored:
     """In the memory of the value `root`, `offset` bytes behind its start."""
 
@@ -54,7 +54,7 @@ class Stored:
     offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MemoryPlan:
     """Where every value of a program lives.
 
@@ -358,7 +358,7 @@ def verify_placement(
                 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Loops:
     """The first and the last call of each loop, by its number; inner loops before outer ones."""
 

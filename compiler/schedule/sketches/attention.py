@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -69,6 +69,7 @@ from tunefarm.compiler.schedule.steps.step import Step
 from tunefarm.compiler.schedule.steps.tiles import Reorder, Tile
 from tunefarm.compiler.schedule.vectors import UNROLLS, loads_a_cycle, vector_lanes
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.numerics import Algorithm
 
 # Domains of attention's schedules: blocks of queries and keys, register tiles, and a default.
@@ -84,7 +85,7 @@ PREFETCH_DISTANCES = (0, 1024, 4096)  # elements, of keys and values that are re
 FEW_KEYS = 128  # that a step reads before prefetches would have brought them
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AttentionContext:
     """What all candidates have in common."""
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -59,12 +59,13 @@ from tunefarm.compiler.schedule.steps.step import Step
 from tunefarm.compiler.schedule.steps.tiles import Partition, Reorder, Tile
 from tunefarm.compiler.schedule.vectors import vector_lanes
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.frozen import frozen
 
 QUERIES = (16, 32, 48, 64, 96, 128, 192, 256)
 SOFTMAX_CYCLES = 20.0  # of a vector: largest score, exp, rounding, sum (Emerald Rapids)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TileSteps:
     """Tiles of both products: `depth` steps of `terms` each, `lanes` numbers of a row of sums.
 

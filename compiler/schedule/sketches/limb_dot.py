@@ -15,7 +15,7 @@ Data has three digits, or one where the precision lets it be rounded to 8 bits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import isqrt, prod
 from statistics import geometric_mean
 
@@ -67,6 +67,7 @@ from tunefarm.compiler.schedule.steps.tiles import Reorder, Tile
 from tunefarm.compiler.schedule.vectors import vector_lanes
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.numerics import Algorithm
 
 ROWS = (1, 2, 3, 4, 6)
@@ -80,7 +81,7 @@ SUM_OPERATIONS, DIGIT_OPERATIONS = 6.0, 2.0  # to scale and add up a chunk's sum
 FEW_ROWS = 8  # for more, weights are unpacked once for all rows: 8 take 0.92, 12 1.08 (Zen 3)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Context:
     """What all candidates have in common."""
 
@@ -182,7 +183,7 @@ def few_rows(kernel: FusedKernel, sketch: Sketch, target: Target) -> FewRows:
     return FewRows(most, unpacked.once)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FewRows:
     """Up to `most` rows split-integer dot products are the faster form: they do without the
     `unpacking` of weights, in cycles, and take longer for each row."""
@@ -218,7 +219,7 @@ def _counts(kernel: FusedKernel, rows: int) -> tuple[int, ...]:
     return (1, isqrt(rows), rows) if is_dynamic else (rows,)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Unpacked:
     """Cycles of a product with weights that are unpacked to floats once for all rows."""
 

@@ -8,16 +8,15 @@ for ici < 8: s += ..                    icb is 2
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tunefarm.compiler.expr.affine import affine
 from tunefarm.compiler.expr.nodes import Binary, Const
 from tunefarm.compiler.expr.parts import split_guards
 from tunefarm.compiler.kernels.stage import Stage
 from tunefarm.compiler.schedule.steps.tiles import Partition
+from tunefarm.compiler.types.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RaggedBlocks:
     """The reduce axes `block` and `channel`, of fewer terms together than points."""
 

@@ -15,7 +15,6 @@ sums of all gates, a tile sums up some of the gates at a time: then all rows sha
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -46,6 +45,7 @@ from tunefarm.compiler.schedule.steps.tiles import Reorder, Tile
 from tunefarm.compiler.schedule.vectors import UNROLLS, loads_a_cycle, vector_lanes
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 
 # What a recurrent layer's schedules are made from: its parts, their domains, and a default.
 
@@ -64,7 +64,7 @@ HELD_SHARE = 0.9  # of the second: up to it the order of tiles does not matter (
 FEW_REGISTERS = 16  # more were not measured with groups of gates (a Zen 3, whose own are 16)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Phase:
     """A product of states, and what is made of its tiles: the stages `inside`, then `consumer`."""
 
@@ -83,7 +83,7 @@ class Phase:
         return dot_terms(self.product)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Recurrent:
     """What all candidates have in common; axes are direction, step, batch and unit."""
 

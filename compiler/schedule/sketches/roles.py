@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tunefarm.compiler.expr.nodes import index
 from tunefarm.compiler.expr.walk import loads
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.stage import Role
+from tunefarm.compiler.types.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Roles:
     """The axes of an anchor by their part in a register-tiled loop nest.
 

@@ -12,6 +12,7 @@ from tunefarm.compiler.schedule.steps.new_stages import Hoist, SplitReduction
 from tunefarm.compiler.schedule.steps.packing import PackStage
 from tunefarm.compiler.schedule.steps.step import Step
 from tunefarm.compiler.schedule.steps.tiles import Partition, Reorder, Tile
+from tunefarm.compiler.types.frozen import frozen
 
 
 @dataclass(slots=True)
@@ -23,7 +24,7 @@ class RowParts:
     loops: list[Step] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RowReduction:
     """A stage that reduces along `axis`; its other axes, and its other reduce axes.
 

@@ -21,6 +21,7 @@ from tunefarm.compiler.schedule.sketches.wide_forms import multiplies_pairs
 from tunefarm.compiler.schedule.vectors import vector_lanes, vector_type
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 
 LOAD_COST = (
     2.0  # loads of a vector from anywhere, most of which cross a cache line; of 32 bytes too:
@@ -28,7 +29,7 @@ LOAD_COST = (
 # with 1.5 depthwise windows of 14x14 took 1.13 times as long in AVX2 (Zen 4)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LoopOrder:
     """The loops over tiles, outermost first: "row", "block" and "column", spelled in this order.
 

@@ -10,7 +10,6 @@ in registers, from one load where n values of all lanes lie close to each other.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import product
 
 from tunefarm.compiler.expr.affine import affine
@@ -22,6 +21,7 @@ from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.stage import Stage
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 
 _BYTES = (DType.U8, DType.I8)
 _TERMS = {(DType.I32, frozenset(pair)): 4 for pair in product(_BYTES, _BYTES)} | {
@@ -33,7 +33,7 @@ MOST_BYTES = 128  # from the first to the last value that the lanes of a vector 
 JOINED = 0.25  # of a dot product more for each value of a word that lies elsewhere
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DotAxis:
     """The reduce axis that dot products of `terms` factors run along."""
 

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.expr.affine import affine
@@ -30,6 +30,7 @@ from tunefarm.compiler.schedule.steps.kernel_forms import MergeAxes, SplitAxis
 from tunefarm.compiler.schedule.steps.new_stages import CacheWrite, CopyOperand
 from tunefarm.compiler.schedule.steps.packing import PackStage
 from tunefarm.compiler.schedule.steps.step import Step
+from tunefarm.compiler.types.frozen import frozen
 
 MAX_PHASES = 4  # a vector of elements further apart is no few loads and shuffles
 MAX_HELD = 11  # rows of a window whose input is held in registers
@@ -38,7 +39,7 @@ PANEL_COLUMNS = 32  # so many uses of each element pay for a copy
 FULL_LANES = 0.6  # of the vectors along channels, at least so much is of use
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HeldRows:
     """The stage that holds rows of `source` which windows above each other share.
 
@@ -54,7 +55,7 @@ class HeldRows:
     dilation: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TileForm:
     """A form of a kernel: `steps` lead to `kernel`, whose anchor's axes have `roles`.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
@@ -13,12 +13,13 @@ from tunefarm.compiler.schedule.sketches.operand_copies import attached_axis
 from tunefarm.compiler.schedule.sketches.phases import phase_cuts
 from tunefarm.compiler.schedule.sketches.tile_context import LoopOrder, TileContext
 from tunefarm.compiler.schedule.space import Values
+from tunefarm.compiler.types.frozen import frozen
 
 LONG_REDUCTION = 32  # steps, that are worth code of their own for each phase
 MAX_UNROLLED = 640  # multiply-adds in the innermost body: code that still fits the caches
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tiles:
     """The loops over tiles in one order, outermost first, and which loops run in parallel."""
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 
@@ -46,6 +45,7 @@ from tunefarm.compiler.schedule.steps.tiles import Reorder, Tile
 from tunefarm.compiler.schedule.vectors import vector_lanes
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 
 BLOCKS = (1, 2, 4, 8, 16, 32, 64, 128)  # vectors along each side of a block of blocks
 LONGEST = 64  # vectors along a block that is long, by rule
@@ -56,7 +56,7 @@ MAX_SHUFFLED_ELEMENTS = (
 WASTE = 1.1  # at most so many elements are moved per element, as the last block is shifted
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Transpose:
     """The inputs that are contiguous along `read` while the output is along `written`.
 

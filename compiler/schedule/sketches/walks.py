@@ -20,7 +20,7 @@ along it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -48,6 +48,7 @@ from tunefarm.compiler.schedule.steps.tiles import Reorder, Tile
 from tunefarm.compiler.schedule.steps.walks import Scan, Scatter
 from tunefarm.compiler.schedule.vectors import UNROLLS, vector_lanes
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.frozen import frozen
 
 SCAN_TILES = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # vectors of columns that are walked together
 LONGEST_TILE = 64  # by rule: 4 KiB of each row follow each other, and carried values stay in L1
@@ -55,7 +56,7 @@ SCATTER_TILES = tuple(1 << power for power in range(13))  # of columns that are 
 TILES_PER_THREAD = 2
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Axes:
     """The axis that vectors run along, the walked one, and the others, with all extents."""
 

@@ -10,7 +10,6 @@ Serves pooling in NCHW layout, whatever its stride.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -39,6 +38,7 @@ from tunefarm.compiler.schedule.steps.tiles import Partition, Reorder, Tile
 from tunefarm.compiler.schedule.vectors import lanes_along, vector_lanes
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 
 MAX_WINDOW = 49  # elements of a window that is written out
 # Elements ahead. Rows above each other are several short streams, which hardware follows late: at
@@ -48,7 +48,7 @@ LEAST_LANES = 3  # of a vector: rows may be shorter than a register
 MAX_STRIDE = 8  # windows further apart leave most of each vector unused
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Window:
     """The axes of the anchor: those outside, the row and the column that the window moves along."""
 

@@ -17,7 +17,7 @@ and by blocks of both, where there are few of either: the parallel loops go over
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -68,6 +68,7 @@ from tunefarm.compiler.schedule.steps.step import Step
 from tunefarm.compiler.schedule.steps.tiles import Fuse, Reorder, Tile
 from tunefarm.compiler.schedule.vectors import loads_a_cycle, vector_lanes
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.numerics import Algorithm
 
 AXES = ("window", "tile", "output", "input")
@@ -78,7 +79,7 @@ MANY_BLOCKS = 3  # per thread: with fewer row blocks one thread may wait for a w
 SHARES = ("rows", "channels", "both")  # what threads share blocks of
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Context:
     """What all candidates have in common."""
 
