@@ -424,9 +424,12 @@ def _pattern(attributes: Attributes) -> Expression:
 def _matcher(attributes: Attributes) -> Run:
     """Whether strings as a whole match an expression."""
     expression = _pattern(attributes)
-    return lambda array: (
-        np.array([expression.matches(item) for item in array.flat], bool).reshape(array.shape),
-    )
+
+    def run(array: Array) -> tuple[Array]:
+        found = {item: expression.matches(item) for item in dict.fromkeys(array.flat)}
+        return (np.array([found[item] for item in array.flat], bool).reshape(array.shape),)
+
+    return run
 
 
 # --- what moves strings -------------------------------------------------------------------------
