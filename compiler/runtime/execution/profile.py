@@ -247,8 +247,10 @@ def step_seconds(
     total = steps.sum()
     surplus, beyond = total - run, np.maximum(0.0, steps - TIME_SLICE)
     if 0.0 < surplus < beyond.sum():
-        return steps - beyond * (surplus / beyond.sum())
-    return steps * (run / total) if total > 0 else steps
+        steps = steps - beyond * (surplus / beyond.sum())
+    elif total > 0:
+        steps = steps * (run / total)
+    return steps
 
 
 def without_waits(
