@@ -11,8 +11,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.frontend.node_emitter import NodeEmitter
 from tunefarm.compiler.frontend.padded_values import PaddedValues
-from tunefarm.compiler.frontend.size_values import SizeValues
 from tunefarm.compiler.frontend.value import Sizes, Value
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.limits import ResourceBudget
@@ -30,7 +30,7 @@ from tunefarm.compiler.types.tensor_type import Array, Attribute, TensorType
 __all__ = ["GraphBuilder", "Sizes", "Value"]
 
 
-class GraphBuilder(SizeValues):
+class GraphBuilder(NodeEmitter):
     """Nodes in the order of emission; every value has a unique name and an inferred type.
 
     Whatever is computed at import counts with `allowance`, before memory is asked for.

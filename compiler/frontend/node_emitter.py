@@ -1,4 +1,4 @@
-"""SizeValues: dynamic sizes, as values that nodes read."""
+"""NodeEmitter: what converters write graphs with, dynamic sizes as values among it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from tunefarm.compiler.types.signature import SIZES, ResultSource
 from tunefarm.compiler.types.sizes import Atom, Dimension, Size, Symbol, static_shape, symbols_of
 from tunefarm.compiler.types.tensor_type import Array, Attribute, TensorType
 
-# --- Emitter: adds moves, joins and cuts of values to a graph under construction -----------------
 
+class NodeEmitter(ABC):
+    """Shorthands for nodes of a graph under construction: those that only move elements, and those
+    that read sizes.
 
-class Emitter(ABC):
-    """What a graph under construction emits, and the shorthands for nodes that only move elements.
-
-    Constants stay constants, and nothing is emitted for what changes nothing.
+    Constants stay constants, and nothing is emitted for what changes nothing. The sizes of a model
+    are those of its inputs, and those it computes; `is_padded` says whether any value is padded, or
+    computed of sizes.
     """
 
     def __init__(self) -> None:
@@ -33,6 +34,12 @@ class Emitter(ABC):
         self._viewed: dict[str, Value] = {}  # by a view's name
         self._joined: dict[str, tuple[Value, ...]] = {}  # by a list's name
         self._again: dict[str, Callable[[tuple[int, ...]], Value | None]] = {}
+        self.run_time = RunTimeSizes()
+        self.is_padded = False
+        self._computed: dict[Symbol, Value] = {}
+        self._vectors: dict[Dimension, Value] = {}  # of one computed size each
+        self._recorded_sizes: dict[str, Sizes] = {}
+        self._sizes = Value(SIZES, TensorType(DType.I64, (MOST_SIZES,)))
 
     @abstractmethod
     def emit(self, operator: str, *inputs: Value | None, **attributes: Attribute) -> Value:
@@ -49,8 +56,8 @@ class Emitter(ABC):
         """A constant value; NumPy dtype as given, or converted to `dtype`."""
 
     @abstractmethod
-    def integers_of(self, sizes: Sizes, dtype: DType = DType.I64) -> Value:
-        """Integers that are computed of sizes."""
+    def _fresh(self, hint: str) -> str:
+        """A name that no value has."""
 
     def scalar(self, value: int | float | bool, dtype: DType) -> Value:
         """A constant of shape (). Raises ValueError for a number that its type cannot hold."""
@@ -134,25 +141,7 @@ class Emitter(ABC):
         """The values joined pairwise from the left."""
         return reduce(lambda left, right: self.emit(operator, left, right), values)
 
-
-class SizeValues(Emitter):
-    """An emitter that knows the sizes of a model: those of its inputs, and those it computes.
-
-    `is_padded` says whether any value is padded, or computed of sizes.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.run_time = RunTimeSizes()
-        self.is_padded = False
-        self._computed: dict[Symbol, Value] = {}
-        self._vectors: dict[Dimension, Value] = {}  # of one computed size each
-        self._recorded_sizes: dict[str, Sizes] = {}
-        self._sizes = Value(SIZES, TensorType(DType.I64, (MOST_SIZES,)))
-
-    @abstractmethod
-    def _fresh(self, hint: str) -> str:
-        """A name that no value has."""
+    # --- sizes ---------------------------------------------------------------------------------
 
     def computed_symbol(self, symbol: Symbol, count: Value) -> None:
         """A symbol that the graph computes: its value is the i64 scalar `count`.
