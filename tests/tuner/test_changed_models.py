@@ -9,6 +9,7 @@ import onnx
 import pytest
 
 from tests.end_to_end.tiny_model import tiny_model
+from tests.tuner.setting import Messages
 from tunefarm import tuner
 from tunefarm.compiler.errors import DatabaseError, ImportModelError, UntunedWarning
 from tunefarm.compiler.graph.ir import Graph
@@ -22,23 +23,11 @@ from tunefarm.tuner.commands.job_status import resuming
 from tunefarm.tuner.job import Job
 from tunefarm.tuner.job_request import JobRequest
 from tunefarm.tuner.records.job_command import JobCommand
-from tunefarm.tuner.reports.progress import Progress
 from tunefarm.tuner.result import TuneResult, summary_lines
 from tunefarm.tuner.search.budget import End
 from tunefarm.tuner.tune_model import read_model, tune_model
 
 DIFFERENCE = "(SHA-256 "
-
-
-class Told(Progress):
-    """Keeps what is said."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-
-    def message(self, text: str) -> None:
-        self.lines.append(text)
 
 
 class Tuner:
@@ -63,10 +52,10 @@ class Tuner:
         return load_settings("ci", values, environment={})
 
     def tune(self) -> tuple[TuneResult, list[str]]:
-        told = Told()
+        told = Messages()
         command = JobCommand(("--model", str(self.model)), "/", 1.0)
         request = JobRequest(self.model, self.settings, progress=told, command=command)
-        return tune_model(request), told.lines
+        return tune_model(request), told.said
 
     def build(self) -> BuildResult:
         output = str(self.folder / "built.tuned")

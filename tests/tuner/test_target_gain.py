@@ -12,6 +12,7 @@ import pytest
 
 from tests.end_to_end.tiny_model import tiny_model
 from tests.instant_runner import InstantRunner, measured
+from tests.tuner.setting import Messages
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.configs.errors import SettingsError
 from tunefarm.configs.settings import load_settings
@@ -22,7 +23,6 @@ from tunefarm.tuner.commands.options import UsageError, parsed_tune, tune_option
 from tunefarm.tuner.confirm.latency import ModelLatency
 from tunefarm.tuner.confirm.whole_model import CompareSpecs
 from tunefarm.tuner.job_request import JobRequest
-from tunefarm.tuner.reports.progress import Progress
 from tunefarm.tuner.result import TuneResult, summary_lines
 from tunefarm.tuner.search.budget import Budget, End, Limits, TaskProgress, expected_gain
 from tunefarm.tuner.tune_model import tune_model
@@ -45,14 +45,6 @@ class GainingRunner(InstantRunner):
         for schedule in request.schedules:
             known.setdefault(hash_json(schedule), 1e-3 * 0.93 ** len(known))
         return measured(request, [known[hash_json(each)] for each in request.schedules], 12)
-
-
-class Messages(Progress):
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def message(self, text: str) -> None:
-        self.said.append(text)
 
 
 class Setting:

@@ -9,21 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.db.examples import populate, trial
+from tests.tuner.setting import Messages
 from tunefarm.configs.errors import DatabaseUnavailableError
 from tunefarm.db import sqlite_file
 from tunefarm.db.store import Store
-from tunefarm.tuner.reports.progress import Progress
 from tunefarm.tuner.search.job_coordination import REMIND_SECONDS, RetryPolicy
 
 FULL = DatabaseUnavailableError("tuning.db: database or disk is full")
-
-
-class Messages(Progress):
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def message(self, text: str) -> None:
-        self.said.append(text)
 
 
 class Waiting:
