@@ -209,21 +209,21 @@ def window(
 
 
 class Window(NamedTuple):
-    """`count` elements of an axis from `start` on, `step` apart."""
+    """`size` elements of an axis from `start` on, `step` apart."""
 
     axis: int
     start: Dimension
-    count: Dimension
+    size: Dimension
     step: int
 
     def is_whole(self, value: Value) -> bool:
         """Whether it is all of the axis, as it lies."""
-        whole = self.start == 0 and self.count == size_of(value.dims[self.axis])
-        return whole and (self.step == 1 or self.count == 1)
+        whole = self.start == 0 and self.size == size_of(value.dims[self.axis])
+        return whole and (self.step == 1 or self.size == 1)
 
     def is_in_place(self, value: Value) -> bool:
         """Whether a number says where it begins, and all of it lies in the memory of the value."""
-        most = bounds_of(self.count)[1]
+        most = bounds_of(self.size)[1]
         if not isinstance(self.start, int) or (self.step == 0 and most > 1):
             return False
         ends = self.start, self.start + (most - 1) * self.step
@@ -236,7 +236,7 @@ def windows(value: Value, cuts: Iterable[Window], graph: GraphBuilder) -> Value:
     if any(len(value.dims[cut.axis]) > 1 for cut in cuts):
         value = compacted(value, graph)
     dims, shape = list(value.dims), list(value.shape)
-    is_empty = any(bounds_of(cut.count)[1] == 0 for cut in cuts)
+    is_empty = any(bounds_of(cut.size)[1] == 0 for cut in cuts)
     placed = [cut for cut in cuts if is_empty or cut.is_in_place(value)]
     starts, steps = [0] * value.rank, [1] * value.rank
     for axis, start, count, step in placed:

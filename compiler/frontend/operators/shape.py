@@ -414,7 +414,7 @@ def slice_(node: OnnxNode, graph: GraphBuilder) -> Value:
         Window(axis, *_chosen(start, end, step, size_of(data.dims[axis])), step)
         for start, end, axis, step in _slices(node)
     ]
-    ends = static_shape([end for cut in cuts for end in (cut.start, cut.count)])
+    ends = static_shape([end for cut in cuts for end in (cut.start, cut.size)])
     is_known = data.array is not None and data.padded is None and ends is not None
     if data.array is None or not is_known or all(cut.is_whole(data) for cut in cuts):
         return windows(data, cuts, graph)
