@@ -90,7 +90,7 @@ class _Lowering:
         states = self.scheduled.stages
         roots = tuple(state for state in states if state.attachment is None)
         output = self.output
-        zero = tuple(integer(0) for _ in output.shape)
+        zero: tuple[Expr, ...] = tuple(integer(0) for _ in output.shape)
         stored = {state.name: (output, zero) for state in states if state.in_output}
         body = self._roots(roots, Env({}, {}, {}, {}, stored))
         prefetches = tuple(self.scheduled.prefetches.items())

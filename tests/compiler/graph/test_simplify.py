@@ -247,7 +247,7 @@ def test_a_square_is_a_product(exponent: float) -> None:
 def test_small_powers_of_integers_are_products(exponent: int, products: int) -> None:
     maker = GraphMaker()
     x = maker.input(3, 5, dtype=DType.I64)
-    graph = maker.graph(maker.node("pow", x, maker.constant(np.int64(exponent))))
+    graph = maker.graph(maker.node("pow", x, maker.constant(np.array(exponent, np.int64))))
     after = simplify.run(graph)
     assert operators(after) == ["mul"] * products
     assert_same_meaning(graph, after)
