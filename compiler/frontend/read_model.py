@@ -100,7 +100,7 @@ def _without_data(
     for key, value in {"location": name, "offset": offset, "length": last - offset}.items():
         tensor.external_data.add(key=key, value=str(value))
     rest = b"".join(data[each[1] : each[3]] for each in fields if each[0] != _RAW_DATA)
-    content = rest + tensor.SerializeToString()
+    content: bytes = rest + tensor.SerializeToString()
     return _varint(tag) + _varint(len(content)) + content
 
 
