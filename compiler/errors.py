@@ -130,6 +130,10 @@ class InputError(TunefarmError, ValueError):
     """An array given to a built model does not fit its inputs or outputs."""
 
 
+class ComputedOutputError(InputError):
+    """An array was given for an output whose shape is known after the run only."""
+
+
 def with_count(count: int, noun: str) -> str:
     """The count with its noun: 1 thread, 2 threads."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -29,6 +29,7 @@ import numpy as np
 
 from tunefarm import compiler
 from tunefarm.compiler.errors import (
+    ComputedOutputError,
     ImportModelError,
     InputError,
     SettingsError,
@@ -324,6 +325,8 @@ class InferenceSession:
             self._profiled = feed
         try:
             return executable.run(feed, out)
+        except ComputedOutputError:
+            raise
         except InputError:
             if self.builds is None or not self.builds.is_range(executable):
                 raise

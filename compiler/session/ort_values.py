@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tunefarm.compiler.errors import InputError
+from tunefarm.compiler.errors import ComputedOutputError, InputError
 from tunefarm.compiler.runtime.spec.ports import refuse_unknown
 from tunefarm.compiler.session.ports import type_text
 from tunefarm.compiler.types.dtypes import DType
@@ -208,7 +208,12 @@ class IOBinding:
     def run(self) -> None:
         """Run the session with what is bound."""
         out = {name: array for name, array in self._outputs.items() if array is not None}
-        results = self._session.run_arrays(self._inputs, out or None)
+        try:
+            results = self._session.run_arrays(self._inputs, out or None)
+        except ComputedOutputError:  # its shape comes with the run, so it is copied
+            results = self._session.run_arrays(self._inputs)
+            for name, array in out.items():
+                results[name] = _copied(name, results[name], array)
         self._results = {name: results[name] for name in self._outputs or results}
 
     def get_outputs(self) -> list[OrtValue]:
@@ -236,6 +241,18 @@ class IOBinding:
 
     def synchronize_outputs(self) -> None:
         """Do nothing: there is one device."""
+
+
+def _copied(name: str, result: AnyArray, array: AnyArray) -> AnyArray:
+    """The array that was bound to an output, with the result in it."""
+    if (result.shape, result.dtype) != (array.shape, array.dtype):
+        raise InputError(
+            f"output {name!r} is {result.dtype}{list(result.shape)}, and is bound to an array of "
+            f"{array.dtype}{list(array.shape)}",
+            hint="bind the output without an array, or one of this shape",
+        )
+    np.copyto(array, result)
+    return array
 
 
 def _array_at(address: int, element_type: object, shape: Sequence[int]) -> AnyArray:

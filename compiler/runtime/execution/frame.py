@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tunefarm.compiler.errors import InputError
+from tunefarm.compiler.errors import ComputedOutputError, InputError
 from tunefarm.compiler.runtime.execution.loaded_program import LoadedModel
 from tunefarm.compiler.runtime.sizes.model_ports import ModelPort, ModelPorts
 from tunefarm.compiler.runtime.sizes.run_sizes import RunSizes
@@ -431,7 +431,7 @@ class Frame:
         """What was given for an output, of the shape that it has at the sizes of the inputs."""
         shape = port.shape if port.is_fixed else self._sizes.shapes[port.alike]
         if not port.is_fixed and port.rooms[self._sizes.program].late:
-            raise InputError(
+            raise ComputedOutputError(
                 f"output {port.name!r} cannot be given: its shape, {port.declared}, is known after "
                 "the run only",
                 hint="take it from what the run returns",

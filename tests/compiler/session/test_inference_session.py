@@ -491,6 +491,28 @@ def test_inputs_and_outputs_are_bound(sized: Pair) -> None:
     np.testing.assert_array_equal(other, X.astype(np.float16))
 
 
+@pytest.mark.filterwarnings("ignore::tunefarm.compiler.errors.UntunedWarning")
+def test_outputs_whose_shape_a_run_computes_are_bound() -> None:
+    made = parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[n] x) => (int64[1, found] y, float[n] z) { y = NonZero (x) z = Neg (x) }"""
+    )
+    sessions: Any = (InferenceSession(made.SerializeToString()), exact_session(made))
+    x = np.array([0, 3, 0, 5], np.float32)
+    for session, maker in zip(sessions, (OrtValue, onnxruntime.OrtValue), strict=True):
+        y, z = np.zeros((1, 2), np.int64), np.zeros(4, np.float32)
+        binding = session.io_binding()
+        binding.bind_cpu_input("x", x)
+        binding.bind_ortvalue_output("y", maker.ortvalue_from_numpy(y))
+        binding.bind_output("z", "cpu", 0, np.float32, [4], z.ctypes.data)
+        session.run_with_iobinding(binding)
+        assert binding.get_outputs()[0].numpy().tolist() == [[1, 3]]
+        assert z.tolist() == [0, -3, 0, -5]
+        binding.bind_ortvalue_output("y", maker.ortvalue_from_numpy(np.zeros((1, 3), np.int64)))
+        with pytest.raises(RuntimeError):
+            session.run_with_iobinding(binding)
+
+
 def test_ort_values_tell_what_those_of_onnxruntime_tell(sized: Pair) -> None:
     ours = OrtValue.ortvalue_from_numpy(X.copy())
     theirs = onnxruntime.OrtValue.ortvalue_from_numpy(X.copy())
