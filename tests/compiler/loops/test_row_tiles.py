@@ -44,6 +44,7 @@ from tunefarm.compiler.loops.size_conditions import Condition, greatest_of
 from tunefarm.compiler.loops.verify import verify_loops
 from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.space import ChoiceValue
 from tunefarm.compiler.schedule.spaces import schedule_space
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.numerics import Algorithm
@@ -173,7 +174,8 @@ def narrow_convolution() -> tuple[FusedKernel, Schedule]:
     limits = (ValidExtent(1, 4, "in2", 0),)
     kernel = replace(static, inputs=(*static.inputs, sizes), limits=limits)
     space = schedule_space(kernel, target_named("x86-64-v3"))
-    chosen = {"tile": (4, 2), "reduce": ("ic", "kw"), "unroll": (4, 1), "padding": "inline"}
+    chosen: dict[str, ChoiceValue] = {"tile": (4, 2), "reduce": ("ic", "kw"), "unroll": (4, 1)}
+    chosen["padding"] = "inline"
     sketch = next(one for one in space.sketches if "inline" in one.choices[-1].values)
     names = (choice.name for choice in sketch.choices)
     return kernel, sketch.build({**dict(zip(names, sketch.default, strict=True)), **chosen})
@@ -187,8 +189,10 @@ def test_a_tile_that_is_the_whole_row_has_no_test_for_borders_that_the_run_makes
             if isinstance(item, If) and "ow" in axes_of(item.condition):
                 yield not axes_of(item.condition) <= unrolled
             if isinstance(item, For | If | Let | Allocate):
-                more = isinstance(item, For) and item.kind is LoopKind.UNROLLED
-                yield from asked(item.body, unrolled | ({item.variable} if more else set()))
+                more = set[str]()
+                if isinstance(item, For) and item.kind is LoopKind.UNROLLED:
+                    more = {item.variable}
+                yield from asked(item.body, unrolled | more)
 
     found = [*asked(lower(*narrow_convolution()).body)]
     assert found and not any(found)

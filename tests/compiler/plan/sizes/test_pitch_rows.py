@@ -325,6 +325,7 @@ def sequences() -> onnx.ModelProto:
         node("Concat", ["h", "x"], ["y"], axis=2),
         node("ReduceMax", ["b"], ["z"], axes=[0], keepdims=0),
     ]
+    values: dict[str, list[int | str | None]]
     values = {"x": ["n", "b", 40], "y": ["n", "b", 80], "z": ["b", 48]}
     ports = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, s) for name, s in values.items()
