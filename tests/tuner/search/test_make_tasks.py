@@ -19,7 +19,8 @@ from tunefarm.tuner.search.make_tasks import nodes_of
         ([("a", "b", "c")], "a + b + 1 more node"),
         ([("a", "b", "c", "d")], "a + b + 2 more nodes"),
         ([("",)], ""),
-        ([("x" * 999,)], "x" * 60),
+        ([("x" * 100,)], "x" * 100),
+        ([("layers" + "x" * 99 + "/weight",)], "layers" + "x" * 44 + "…" + "x" * 42 + "/weight"),
     ],
 )
 def test_kernels_have_nodes_of_their_first_call(sources: list[tuple[str, ...]], name: str) -> None:
