@@ -57,6 +57,7 @@ BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
 BATCH_POSITION = 3  # of the output's axes
 SHARED_WORK = 2**20  # multiply-adds of a thread below which a second one costs more than it saves
 # Cycles, as they were measured:
+CLEARLY_FASTER = 0.8  # of the estimate of another tile; 0.85 and 0.92 were up to 1.27 of the time
 SIGNED_SHARE = 1.25  # cycles of a product of signed bytes that no instruction sums: 5 of 4 a cycle
 L1_SHARE = 0.75  # of the first-level cache, that weights stay in
 L2_SHARE = 0.75  # likewise of the second: read from beyond, they wait for few rows
@@ -329,8 +330,9 @@ def preferred_tile(context: Recurrent, block: int, tiles: tuple[Pair, ...]) -> P
 
     Small ones leave room for the gates' functions next to them, and for what is read ahead. Where
     weights are widened, any number of rows of a dynamic batch counts as much: one row in tiles of
-    many waits for its few sums, many rows in tiles of one widen the weights as often. Some of the
-    gates at a time are summed up where weights come from beyond the second-level cache.
+    many waits for its few sums, many rows in tiles of one widen the weights as often. Otherwise the
+    largest batch counts, unless another tile is clearly faster on average. Some of the gates at a
+    time are summed up where weights come from beyond the second-level cache.
     """
     is_dynamic = context.facts.kernel.limited_at(BATCH_POSITION)
     widened = context.widens and is_dynamic
@@ -343,6 +345,9 @@ def preferred_tile(context: Recurrent, block: int, tiles: tuple[Pair, ...]) -> P
         return sum(_cycles(context, count, tile, widened, far) / count for count in counts)
 
     best = min(whole, key=lambda tile: (cycles(tile), tile[0] * tile[1]))
+    if is_dynamic:
+        even = min(whole, key=lambda tile: cycles(tile, True))
+        best = even if cycles(even, True) < CLEARLY_FASTER * cycles(best, True) else best
     if not grouped or not context.is_far or context.facts.target.vector_registers > FEW_REGISTERS:
         return best
     return min([best, *grouped], key=lambda tile: cycles(tile, is_dynamic, True))

@@ -48,16 +48,28 @@ def test_dynamic_batch_of_weights_widened_to_16_bits_has_tiles_of_one_row(dynami
     assert tile == ((1, 2) if dynamic else (2, 1))
 
 
-def float_lstm(rows: int, units: int) -> FusedKernel:
-    """An LSTM of 20 steps whose projected inputs are given."""
+def float_layer(kind: str, activations: tuple[str, ...], rows: int, units: int) -> FusedKernel:
+    """A layer of 20 steps whose projected inputs are given."""
+    gates = 4 if kind == "LSTM" else 1
+    none = (0.0,) * len(activations)
     attributes: dict[str, Attribute] = {
-        "kind": "LSTM",
-        "activations": ("sigmoid", "tanh", "tanh"),
-        "alphas": (0.0,) * 3,
-        "betas": (0.0,) * 3,
+        "kind": kind,
+        "activations": activations,
+        "alphas": none,
+        "betas": none,
     }
-    inputs = [f32(1, 20, rows, 4, units), f32(1, units, 4, units)]
+    inputs = [f32(1, 20, rows, gates, units), f32(1, units, gates, units)]
     return kernel_of(inputs, [("recurrence", ["x0", "x1"], attributes)], ["x1"])
+
+
+def float_lstm(rows: int, units: int) -> FusedKernel:
+    return float_layer("LSTM", ("sigmoid", "tanh", "tanh"), rows, units)
+
+
+def with_dynamic_batch(kernel: FusedKernel, rows: int, units: int) -> FusedKernel:
+    """The layer for at most so many rows."""
+    inputs = (*kernel.inputs, Buffer("sizes", DType.I64, (1,)))
+    return replace(kernel, inputs=inputs, limits=(ValidExtent(units, rows, "sizes", 0),))
 
 
 @pytest.mark.parametrize(
@@ -81,12 +93,21 @@ def test_rows_share_weights_from_the_last_cache_in_tiles_of_some_of_the_gates(
 
 def test_a_dynamic_batch_that_may_have_one_row_sums_up_all_gates_at_once() -> None:
     """Sums of two gates of one row would wait for each other."""
-    kernel = float_lstm(4, 256)
-    inputs = (*kernel.inputs, Buffer("sizes", DType.I64, (1,)))
-    dynamic = replace(kernel, inputs=inputs, limits=(ValidExtent(256, 4, "sizes", 0),))
+    dynamic = with_dynamic_batch(float_lstm(4, 256), 4, 256)
     space = schedule_space(dynamic, target_named("znver3"))
     loops = format_loops(lower(dynamic, space.schedule(space.default())))
     assert "product.sum" not in loops
+
+
+@pytest.mark.parametrize(("dynamic", "tile"), [(False, (8, 1)), (True, (2, 4))])
+def test_a_dynamic_batch_of_one_gate_has_several_sums_of_each_row(
+    dynamic: bool, tile: tuple[int, int]
+) -> None:
+    """Tiles of all rows have one sum of each: one row would wait for an addition at each step."""
+    kernel = float_layer("RNN", ("tanh",), 8, 512)
+    kernel = with_dynamic_batch(kernel, 8, 512) if dynamic else kernel
+    space = schedule_space(kernel, target_named("znver3"))
+    assert space.choices(space.default())["product"] == tile
 
 
 @pytest.mark.parametrize(("rows", "tile"), [(4, (4, 1)), (5, (3, 2)), (7, (4, 3)), (3, (2, 4))])
