@@ -9,6 +9,7 @@ A reader asks once it has failed, so that a file that it can read is never refus
 from __future__ import annotations
 
 import codecs
+import mmap
 import os
 import shlex
 from collections.abc import Iterator, Mapping
@@ -120,7 +121,9 @@ _BY_NAME: Mapping[str, FileKind] = {
 """By the ending of its name, where the contents say nothing."""
 
 _WEIGHTS_FOLDER = ("model.safetensors", "pytorch_model.bin", "model.safetensors.index.json")
-_VARINT, _BYTES, _FIXED_BYTES = 0, 2, {1: 8, 5: 4}  # wire types of protocol buffers
+WIRE_BYTES = 2
+"""The wire type of protocol buffers that strings, bytes and messages have."""
+_VARINT, _FIXED_BYTES = 0, {1: 8, 5: 4}  # others
 _VARINT_BYTES = 10  # at most
 _MOST_FIELDS = 64  # looked at; a model has its graph among the first
 _MODEL_FIELDS = {1: 0, 2: 2, 3: 2, 4: 2, 5: 0, 6: 2, 7: 2, 8: 2, 14: 2, 20: 2, 25: 2, 26: 2}
@@ -250,13 +253,14 @@ def _safetensors(head: bytes, size: int) -> FileKind | None:
 
 def _protobuf_kind(file: BinaryIO, head: bytes, size: int) -> FileKind | None:
     """An ONNX model or one of TensorFlow, by its outermost fields."""
-    fields = list(islice(_fields(file, size), _MOST_FIELDS))
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        fields = list(islice(wire_fields(data, 0, size), _MOST_FIELDS))
     numbers = [field.number for field in fields]
     if not fields:
         return None
     if numbers[:2] == [1, 2] and set(numbers) == {1, 2} and _holds_message(head, fields[1]):
         return _SAVED_MODEL
-    if numbers[0] == 1 and fields[0].wire == _BYTES:
+    if numbers[0] == 1 and fields[0].wire == WIRE_BYTES:
         return _GRAPH_DEF if any(name in head for name in _TENSORFLOW_OPERATORS) else None
     if _GRAPH not in numbers or any(_MODEL_FIELDS.get(f.number) != f.wire for f in fields):
         return None
@@ -267,46 +271,48 @@ def _protobuf_kind(file: BinaryIO, head: bytes, size: int) -> FileKind | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Field:
-    """A field of a message: its number and wire type, and from where to where its value is."""
+class WireField:
+    """A field of a protocol buffer: its number and wire type, where it begins, and from where to
+    where its value is."""
 
     number: int
     wire: int
+    begin: int
     start: int
     end: int
 
 
-def _fields(file: BinaryIO, size: int) -> Iterator[_Field]:
-    """The outermost fields of a protocol buffer of so many bytes, up to what is none."""
-    end = 0
-    while end < size:
+def wire_fields(data: mmap.mmap | memoryview, begin: int, end: int) -> Iterator[WireField]:
+    """The fields of a message between two places, up to what is none; the last one may be cut off,
+    and says that it ends behind the message."""
+    while begin < end:
         try:
-            tag, start = _varint(file, end)
+            tag, start = _varint(data, begin)
             number, wire = tag >> 3, tag & 7
             if wire == _VARINT:
-                _, end = _varint(file, start)
-            elif wire == _BYTES:
-                length, start = _varint(file, start)
-                end = start + length
+                _, after = _varint(data, start)
+            elif wire == WIRE_BYTES:
+                length, start = _varint(data, start)
+                after = start + length
             else:
-                end = start + _FIXED_BYTES[wire]
+                after = start + _FIXED_BYTES[wire]
         except (EOFError, KeyError):
             return
-        yield _Field(number, wire, start, end)
+        yield WireField(number, wire, begin, start, after)
+        begin = after
 
 
-def _varint(file: BinaryIO, start: int) -> tuple[int, int]:
+def _varint(data: mmap.mmap | memoryview, start: int) -> tuple[int, int]:
     """A number, of seven bits a byte, and where it ends. Raises EOFError where none is."""
-    file.seek(start)
     value = 0
-    for place, byte in enumerate(file.read(_VARINT_BYTES)):
+    for place, byte in enumerate(data[start : start + _VARINT_BYTES]):
         value |= (byte & 0x7F) << (7 * place)
         if byte < 0x80:
             return value, start + place + 1
     raise EOFError
 
 
-def _holds_message(head: bytes, field: _Field) -> bool:
+def _holds_message(head: bytes, field: WireField) -> bool:
     """Whether the value begins as a message does, and not as a name."""
     return head[field.start : field.start + 1] == b"\x0a"
 

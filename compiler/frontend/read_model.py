@@ -17,16 +17,14 @@ from tunefarm.compiler.errors import ImportModelError, LimitError
 from tunefarm.compiler.frontend.tensors import initializers
 from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.types.large_arrays import FREE_BYTES, LEAST_BYTES, mapped
-from tunefarm.configs.file_kinds import kind_of
+from tunefarm.configs.file_kinds import WIRE_BYTES, WireField, kind_of, wire_fields
 from tunefarm.configs.files import open_regular, read_regular
 
 _MAX_VERSION = 2**31 - 1  # what onnx.defs can be asked for
 _DEFAULT_DOMAINS = ("", "ai.onnx")
-_VARINT, _LENGTH_DELIMITED = 0, 2
-_FIXED_BYTES = {1: 8, 5: 4}
-_GRAPH = onnx.ModelProto.GRAPH_FIELD_NUMBER << 3 | _LENGTH_DELIMITED
-_INITIALIZER = onnx.GraphProto.INITIALIZER_FIELD_NUMBER << 3 | _LENGTH_DELIMITED
-_RAW_DATA = onnx.TensorProto.RAW_DATA_FIELD_NUMBER << 3 | _LENGTH_DELIMITED
+_GRAPH = (onnx.ModelProto.GRAPH_FIELD_NUMBER, WIRE_BYTES)
+_INITIALIZER = (onnx.GraphProto.INITIALIZER_FIELD_NUMBER, WIRE_BYTES)
+_RAW_DATA = (onnx.TensorProto.RAW_DATA_FIELD_NUMBER, WIRE_BYTES)
 _HINT = "the file must be an ONNX model in its binary form (.onnx)"
 
 
@@ -73,70 +71,50 @@ def _without_weights(path: Path) -> bytes:
         data = memoryview(mapped(file))
     pieces: list[bytes | memoryview] = []
     try:
-        for tag, start, inside, end in _fields(data, 0, len(data)):
-            if tag != _GRAPH:
-                pieces.append(data[start:end])
+        for field in _fields(data, 0, len(data)):
+            if (field.number, field.wire) != _GRAPH:
+                pieces.append(data[field.begin : field.end])
                 continue
-            fields = list(_fields(data, inside, end))
-            graph = [_without_data(data, path.name, *field) for field in fields]
-            pieces += [_varint(tag), _varint(sum(map(len, graph))), *graph]
-    except (IndexError, ValueError):
+            inner = _fields(data, field.start, field.end)
+            graph = [_without_data(data, path.name, each) for each in inner]
+            pieces += [_head(field, sum(map(len, graph))), *graph]
+    except ValueError:
         return bytes(data)
     return b"".join(pieces)
 
 
-def _without_data(
-    data: memoryview, name: str, tag: int, start: int, inside: int, end: int
-) -> bytes | memoryview:
+def _without_data(data: memoryview, name: str, field: WireField) -> bytes | memoryview:
     """A field of a graph; a large initializer names the place of its data in the file `name`."""
-    if tag != _INITIALIZER or end - inside < LEAST_BYTES:
-        return data[start:end]
-    fields = list(_fields(data, inside, end))
-    raw = [(content, after) for key, _, content, after in fields if key == _RAW_DATA]
-    offset, last = raw[-1] if raw else (0, 0)  # the last one counts
-    if last - offset < LEAST_BYTES:
-        return data[start:end]
-    tensor = onnx.TensorProto(data_location=onnx.TensorProto.EXTERNAL)
-    for key, value in {"location": name, "offset": offset, "length": last - offset}.items():
-        tensor.external_data.add(key=key, value=str(value))
-    rest = b"".join(data[each[1] : each[3]] for each in fields if each[0] != _RAW_DATA)
-    content: bytes = rest + tensor.SerializeToString()
-    return _varint(tag) + _varint(len(content)) + content
-
-
-def _fields(data: memoryview, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """The fields of a message in wire format: tag, and where it, its content and the next begin.
-
-    Raises `ValueError` or `IndexError` where the message is damaged.
-    """
-    while start < end:
-        tag, inside = _read_varint(data, start)
-        kind = tag & 7
-        if kind == _LENGTH_DELIMITED:
-            length, inside = _read_varint(data, inside)
-            after = inside + length
-        elif kind in _FIXED_BYTES:
-            after = inside + _FIXED_BYTES[kind]
-        elif kind == _VARINT:
-            after = _read_varint(data, inside)[1]
+    is_initializer = (field.number, field.wire) == _INITIALIZER
+    if not is_initializer or field.end - field.start < LEAST_BYTES:
+        return data[field.begin : field.end]
+    raw, rest = WireField(*_RAW_DATA, 0, 0, 0), []
+    for each in _fields(data, field.start, field.end):
+        if (each.number, each.wire) == _RAW_DATA:
+            raw = each  # the last one counts
         else:
-            raise ValueError(f"wire type {kind}")
-        if after > end:
-            raise ValueError("a field is cut off")
-        yield tag, start, inside, after
-        start = after
+            rest.append(data[each.begin : each.end])
+    if raw.end - raw.start < LEAST_BYTES:
+        return data[field.begin : field.end]
+    tensor = onnx.TensorProto(data_location=onnx.TensorProto.EXTERNAL)
+    place = {"location": name, "offset": raw.start, "length": raw.end - raw.start}
+    for key, value in place.items():
+        tensor.external_data.add(key=key, value=str(value))
+    content: bytes = b"".join(rest) + tensor.SerializeToString()
+    return _head(field, len(content)) + content
 
 
-def _read_varint(data: memoryview, place: int) -> tuple[int, int]:
-    """A number and what comes behind it."""
-    value = 0
-    for shift in range(0, 70, 7):
-        byte = data[place]
-        value |= (byte & 127) << shift
-        place += 1
-        if byte < 128:
-            return value, place
-    raise ValueError("a number has no end")
+def _fields(data: memoryview, begin: int, end: int) -> list[WireField]:
+    """All fields of a message. Raises `ValueError` where it is damaged."""
+    found = list(wire_fields(data, begin, end))
+    if (found[-1].end if found else begin) != end:
+        raise ValueError("a message is damaged")
+    return found
+
+
+def _head(field: WireField, length: int) -> bytes:
+    """What such a field begins with where its value has so many bytes."""
+    return _varint(field.number << 3 | field.wire) + _varint(length)
 
 
 def _varint(value: int) -> bytes:
