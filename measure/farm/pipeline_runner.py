@@ -7,11 +7,11 @@ state needs a lock.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import suppress
 from time import monotonic
 from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
@@ -58,6 +58,7 @@ _T = TypeVar("_T")
 _Event: TypeAlias = Callable[[], None]
 _CLOSE_SECONDS = 10.0
 _LOOK_SECONDS = 0.5
+_LOG = logging.getLogger("tunefarm.farm")
 _BLAMELESS = (WorkerStartError, WorkerEndedError)
 
 
@@ -127,8 +128,10 @@ class PipelineRunner:
         def watch() -> None:
             while not self._ended.wait(_LOOK_SECONDS):
                 for look in looks:
-                    with suppress(Exception):  # what does not answer now is asked again
+                    try:
                         look()
+                    except Exception:  # noqa: BLE001 - what does not answer now is asked again
+                        _LOG.debug("a look at what may change has failed", exc_info=True)
 
         self._watcher = threading.Thread(target=watch, name="tunefarm-watch", daemon=True)
         self._watcher.start()
