@@ -245,19 +245,21 @@ class GraphBuilder(NodeEmitter):
         self._constants[value.name] = value.array
         self._types[value.name] = value.type
 
+    def _node_of(self, value: Value) -> Node | None:
+        """The node that makes a value, the last ones asked first."""
+        return next((node for node in reversed(self._nodes) if node.output == value.name), None)
+
     def is_cast_from(self, dtype: DType, value: Value) -> bool:
         """Whether a value was cast from one of the type."""
-        node = next((node for node in reversed(self._nodes) if node.output == value.name), None)
-        return (
-            node is not None
-            and node.operator == "cast"
-            and self._types[node.inputs[0]].dtype is dtype
-        )
+        node = self._node_of(value)
+        if node is None or node.operator != "cast":
+            return False
+        return self._types[node.inputs[0]].dtype is dtype
 
     def added(self, before: Value, after: Value) -> int | None:
         """The constant integer that a node adds to a value to make another one; None if none
         does."""
-        node = next((node for node in self._nodes if node.output == after.name), None)
+        node = self._node_of(after)
         if node is None or node.operator != "add" or before.name not in node.inputs:
             return None
         other = node.inputs[node.inputs[0] == before.name]
